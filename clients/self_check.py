@@ -5,6 +5,7 @@ unit's changes, differences of neighbouring units, and where convolutions come f
 behind them, against what it sees of the patients; and in first layers what has the low rank of a small batch.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from fedsmall.clients.hospital import HospitalClient, key_for
 from fedsmall.clients.incoming import inner_inputs, pairs_read
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.site_request import SiteRequest
+from fedsmall.clients.site_request import SiteRequest, rounds_before
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import PlanError, PolicyError
 from fedsmall.features import check_features
@@ -26,6 +27,7 @@ from fedsmall.privacy.discrete_gaussian import keyed_words
 from fedsmall.privacy.patient_level import check_patient_level
 from fedsmall.privacy.reading import distances_to_others, layers_read, records_read
 from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
+from fedsmall.training.optimizers import learning_rate
 from fedsmall.wire import MODEL, ROUND, Arrays, is_buffer, join, parts, split
 
 CLOSE = 0.2  # a record counts as given away within this share of what sets it apart from the site's others
@@ -64,15 +66,15 @@ def patients_read(
     sent: Arrays,
     plan: Plan,
     patients: np.ndarray,
-    steps: int = 1,
+    left: float = 1.0,
     within: float = CLOSE,
     inner: Arrays | None = None,
 ) -> int:
     """The number of a site's ``patients`` (patients, ...) that our attack reads from all it sends: a lower bound.
 
-    ``received`` and ``sent`` are a communication round's arrays as on the wire ("arrays/0.weight"), ``steps`` the
-    optimizer steps between them. Moments and controls are gradients themselves: they are tried as they are, and against
-    what came. ``inner`` is what dense layers behind convolutions see, {layer: (patients, inputs)}. Trees count 0.
+    ``received`` and ``sent`` are a communication round's arrays as on the wire ("arrays/0.weight"), ``left`` the share
+    of the former that weight decay left. Moments and controls are gradients themselves: they are tried as they are, and
+    against what came. ``inner`` is what dense layers behind convolutions see, {layer: (patients, inputs)}; trees: 0.
     """
     if not plan.method.trains_networks:
         return 0
@@ -82,8 +84,8 @@ def patients_read(
     views = {layer: patients.reshape(len(patients), -1) for layer in layers_read(model, patients[0].size)} | (
         inner or {}
     )
-    for kept in {1.0, _kept(plan, steps)}:  # what weight decay has left of the model that came
-        origin = {name: kept * array for name, array in start.items()}
+    for share in {1.0, left}:
+        origin = {name: share * array for name, array in start.items()}
         is_read |= records_read(origin, model, patients, within, sizes)
         for layer, seen in views.items():
             is_read |= _read_in(layer, origin, model, seen, within)
@@ -153,7 +155,8 @@ def check_leaving(log: SiteLog, order: SiteRequest, sent: Arrays, client: Hospit
     patients, key, start = client.trainer.seen(client.home.train.x), client.noise_key or b"", client.set_out
     networks = client.plan.method.trains_networks and not client.plan.has_own_models
     inner = inner_inputs(split(start, MODEL), client.plan, client.home.task, patients) if networks else {}
-    guard = blur_update(start, sent, order.plan, patients, client.steps, order.policy, key, inner)
+    left = left_by_decay(order.plan, int(order.config[ROUND]), client.steps)
+    guard = blur_update(start, sent, order.plan, patients, left, order.policy, key, inner)
     if guard.kappa:
         reason = (
             "our patients could be read from the update (by our own attack, a lower bound): noise "
@@ -168,7 +171,7 @@ def blur_update(
     sent: Arrays,
     plan: Plan,
     patients: np.ndarray,
-    steps: int,
+    left: float,
     policy: Policy,
     key: bytes,
     inner: Arrays | None = None,
@@ -176,7 +179,8 @@ def blur_update(
     """``sent``, its model blurred until no more patients can be read from it than the policy allows.
 
     What is at least as much by an epsilon or an exposure is left alone. The noise is drawn from the site's ``key`` for
-    this very update. Raises PolicyError where the policy refuses, and where no blur helps.
+    this very update; ``left`` and ``inner`` are as in :func:`patients_read`. Raises PolicyError where the policy
+    refuses, and where no blur helps.
     """
     model, start = parts(sent).get(MODEL, {}), parts(received).get(MODEL, {})
     privacy, most = plan.privacy, policy.most_read
@@ -188,18 +192,18 @@ def blur_update(
             "augment changes the images, and a layer sees each of them whole: what was changed could be read from the "
             "update, and would not be known again here; take a convolutional network, or privacy = {blur = 1}"
         )
-    read = left = patients_read(received, sent, plan, patients, steps, inner=inner)
+    read = still = patients_read(received, sent, plan, patients, left, inner=inner)
     if read > most and policy.when_read == "refuse":
         raise PolicyError(
             "patients here could be read from the update, and the policy says to send none such (when_read); take "
             "larger batches, or write privacy = {exposure = 1.0} under the method"
         )
     kappa, now, noise = FIRST / 2, sent, keyed_words(key_for(key, sent))
-    while left > most and kappa < LAST:
+    while still > most and kappa < LAST:
         kappa *= 2
         now = sent | join(**{MODEL: privatise_one(model, start, Privacy(blur=kappa), noise)})
-        left = patients_read(received, now, plan, patients, steps, inner=inner)
-    if left > most:
+        still = patients_read(received, now, plan, patients, left, inner=inner)
+    if still > most:
         raise PolicyError(
             "patients here could be read under any blur, or from what goes beside the model without blur; take "
             'privacy = {exposure = 1.0}, optimizer_state = "reset", or a method that sends the model alone'
@@ -207,10 +211,12 @@ def blur_update(
     return Blurred(now, kappa if read > most else 0.0, read)
 
 
-def _kept(plan: Plan, steps: int) -> float:
-    """The share of a model that so many steps of weight decay leave, where that alone moves it."""
-    recipe = plan.recipe
-    return float((1 - recipe.lr * recipe.weight_decay) ** steps) if recipe.optimizer == "sgd" else 1.0
+def left_by_decay(plan: Plan, t: int, steps: int) -> float:
+    """The share of a model that weight decay leaves in so many steps up to round ``t``, where that alone moves it."""
+    recipe, rounds = plan.recipe, rounds_before(plan).get(t, 1)
+    rates = [learning_rate(recipe, now, plan.rounds) for now in range(t - rounds + 1, t + 1)]
+    left = math.prod(max(0.0, 1 - rate * recipe.weight_decay) for rate in rates)
+    return left ** (steps / rounds) if recipe.optimizer == "sgd" else 1.0
 
 
 def _groups(arrays: Arrays) -> dict[str, Arrays]:

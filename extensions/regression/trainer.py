@@ -24,7 +24,7 @@ from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import chance_for, protection_of, shares_of
 from fedsmall.randomness import rng_for
 from fedsmall.sealing.masks import least_in_sum
-from fedsmall.training.stack import Stack, Tensors, stacked
+from fedsmall.training.stack import Stack, Tensors, stacked, tensors_of
 from fedsmall.training.trainer import Indices, OneModelTrainer, Phase, TrainInput, TrainResult
 from fedsmall.wire import Arrays
 
@@ -109,10 +109,6 @@ def setup_for(plan: Plan, model: Mapping[str, np.ndarray]) -> Setup:
     return form.setup_of(settings_of(plan), family, columns, predictors, int(plan.model_options["sites"]))
 
 
-def _tensors(model: Arrays) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(np.array(array)) for name, array in model.items()}
-
-
 class NewtonStep(Combiner):
     """Moves the global model by a step of Newton's method, from the sum of what sites have summed.
 
@@ -121,7 +117,6 @@ class NewtonStep(Combiner):
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.memory: Arrays = {}
 
     def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
         """The next global model; raises ReplyError for fewer than three sites, where sums are secure."""
@@ -172,14 +167,6 @@ class NewtonStep(Combiner):
             covariance, freedom = covariance_of(setup, state, place)
             made[COVARIANCE][...] = with_free(setup, state, place, covariance)
             made[STATUS][form.FREEDOM] = round(freedom) if np.isfinite(freedom) else 0
-
-    def state(self) -> tuple[Arrays, dict[str, float]]:
-        """Where all models are."""
-        return self.memory, {}
-
-    def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:
-        """Take up what :meth:`state` gave."""
-        self.memory = dict(arrays)
 
 
 def _with_absent(samples: Samples, task: Task) -> Samples:
@@ -246,7 +233,7 @@ class Regressors(OneModelTrainer):
         if self.plan.privacy.is_patient_level and t > 1:
             return sums  # the one exchange is over
         if "knots" in model and t == 1:
-            made = form.cell_counts(form.terms_in(_tensors(model), torch.from_numpy(samples.x).flatten(1)).numpy())
+            made = form.cell_counts(form.terms_in(tensors_of(model), torch.from_numpy(samples.x).flatten(1)).numpy())
         elif self.plan.privacy.is_patient_level:
             made = self._noised(self._rows(model, samples), site, t)
         elif self._family == "cox":
@@ -279,7 +266,7 @@ class Regressors(OneModelTrainer):
         return np.rint(made * form.ONE).astype(np.int64)
 
     def _rows(self, model: Arrays, samples: Samples) -> Rows:
-        arrays, raw = _tensors(model), torch.from_numpy(np.ascontiguousarray(samples.x)).flatten(1)
+        arrays, raw = tensors_of(model), torch.from_numpy(np.ascontiguousarray(samples.x)).flatten(1)
         x = form.columns_of(arrays, raw).numpy()
         weights = self.plan.recipe.class_weights
         weight = np.asarray(weights)[samples.y] if isinstance(weights, tuple) else np.ones(len(x))
@@ -314,7 +301,7 @@ class Regressors(OneModelTrainer):
         rows = self._rows(model, self._samples[site])
         fitted = form.theta_of(model)[int(model[STATUS][form.CHOSEN]) * (setup.folds + 1)]
         shift = torch.from_numpy(profiled_sums(setup.family, fitted, rows, setup.home)[1])
-        eta = form.predictors_of(_tensors(model), torch.from_numpy(x)) + shift
+        eta = form.predictors_of(tensors_of(model), torch.from_numpy(x)) + shift
         return form.outputs_of(eta, self.task, setup.family).numpy()
 
     def _loss(self, stack: Stack, row: int, site: int) -> float:

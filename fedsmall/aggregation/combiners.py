@@ -27,6 +27,7 @@ class Combiner(Restorable, ABC):
 
     half_of = ""
     takes_mean = False  # of the updates it wants nothing but their mean, and takes one that has been made
+    memory: Arrays = {}  # noqa: RUF012  (from one aggregation to the next; replaced, and never written into)
 
     @abstractmethod
     def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
@@ -35,6 +36,14 @@ class Combiner(Restorable, ABC):
     def order_rule(self) -> Arrays:
         """What the local rule at the sites needs from the server, sent with every order."""
         return {}
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What it remembers."""
+        return self.memory, {}
+
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state` gave."""
+        self.memory = dict(arrays)
 
     def checkpoint(self) -> Callable[[], None]:
         """A call that makes it remember again what it remembers now, for an aggregate that may not be used."""
@@ -74,7 +83,6 @@ class ServerStep(Combiner):
         self.server, self.aggregate, self.seed = server, aggregate or Aggregate(), seed
         self.options, self.half_of = known_options(server, options or {}), SERVERS[server].half_of
         self.takes_mean = type(self) is ServerStep and self.aggregate.takes_mean and not self.half_of
-        self.memory: Arrays = {}
 
     def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
         """The next global model; raises ReplyError where SCAFFOLD's controls did not come."""
@@ -87,14 +95,6 @@ class ServerStep(Combiner):
     def order_rule(self) -> Arrays:
         """What every order carries: SCAFFOLD's server control c; nothing for most."""
         return SERVERS[self.server].orders(self.memory)
-
-    def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """What the server remembers."""
-        return self.memory, {}
-
-    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state` gave."""
-        self.memory = dict(arrays)
 
 
 class FoldTrees(Combiner):

@@ -184,18 +184,22 @@ def _counted(number: int, word: str) -> str:
     return f"{number} {word}" + "s" * (number != 1)
 
 
-def sealed_where_open(plan: Plan, sites: int) -> Plan:
-    """As :func:`with_sealed_handovers`, where the scenario does not say itself whether they are sealed."""
+def hidden_where_open(plan: Plan, sites: int) -> Plan:
+    """The plan of real sites: where its scenario leaves it open, hand-overs are sealed, a regression's sums secure."""
+    if plan.method.regression is not None and not plan.method.has_local_models:
+        return plan if plan.method.privacy is not None else _hiding(plan, sites, "secure")
     return plan if "sealed" in plan.privacy.model_fields_set else with_sealed_handovers(plan, sites)
 
 
 def with_sealed_handovers(plan: Plan, sites: int) -> Plan:
     """The plan with its hand-overs sealed, where it has such, says something of privacy, and they can be."""
-    method, privacy = plan.method, plan.privacy
-    if privacy is NO_PRIVACY or not method.permutes or method.region_count > 1:
-        return plan
-    sealed = method.model_copy(update={"privacy": privacy.model_copy(update={"sealed": True})})
-    changed = plan.model_copy(update={"method": sealed})
+    hands_on = plan.privacy is not NO_PRIVACY and plan.method.permutes and plan.method.region_count == 1
+    return _hiding(plan, sites, "sealed") if hands_on else plan
+
+
+def _hiding(plan: Plan, sites: int, what: str) -> Plan:
+    hidden = plan.method.model_copy(update={"privacy": plan.privacy.model_copy(update={what: True})})
+    changed = plan.model_copy(update={"method": hidden})
     try:
         check_features(changed)
         check_hidden(changed, sites)

@@ -21,7 +21,7 @@ from fedsmall.training.gradients.packed import PackedGradients
 from fedsmall.training.kernel import Kernel, unmet_need
 from fedsmall.training.kernel.images import fuse
 from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, fresh_state, learning_rate, rule_of, step
-from fedsmall.training.stack import Rows, Stack, Tensors, index_of, tensors_of
+from fedsmall.training.stack import Rows, Stack, Tensors, index_of, rows_of, tensors_of
 from fedsmall.training.trainer import Indices, OneModelTrainer, Phase, Take, TrainInput, TrainResult
 from fedsmall.wire import Arrays
 
@@ -255,7 +255,7 @@ class Cohort(OneModelTrainer):
         steps = self._batches.steps[sites]
         for rows, batch in self._batches.round(sites, t, self._gradients.pads):
             active = models if rows.stop == len(models) and rows.start == 0 else models.rows(rows)
-            outputs = self._step(active, _cut(state, rows), _cut(variables, rows), batch, lr)
+            outputs = self._step(active, rows_of(state, rows), rows_of(variables, rows), batch, lr)
             if losses is not None:
                 share = mean_loss(self._loss, outputs, batch).to(losses.dtype)
                 losses[rows] += share / torch.from_numpy(steps[rows]).to(share.device)
@@ -268,7 +268,3 @@ class Cohort(OneModelTrainer):
             gradients = add_rule(gradients, models.parameters, variables, self.plan.method)
         step(models.parameters, gradients, state, self.plan.recipe, lr)
         return outputs
-
-
-def _cut(tensors: Tensors, rows: slice) -> Tensors:
-    return {name: tensor[rows] for name, tensor in tensors.items()}

@@ -52,7 +52,9 @@ def check_device(asked: str, dtype: str = "float32") -> None:
     missing = kind == "cuda" and int(number or 0) >= torch.cuda.device_count()
     if missing or (kind == "mps" and not torch.backends.mps.is_available()):
         built = f"; torch {torch.__version__} is built without CUDA" if missing and not torch.version.cuda else ""
-        raise PlanError(f'device = "{asked}": not here; this machine has {", ".join(list_devices())}{built}')
+        cuda = [describe_device(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
+        here = ", ".join(["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])])
+        raise PlanError(f'device = "{asked}": not here; this machine has {here}{built}')
     if kind == "mps" and dtype == "float64":
         raise PlanError('device = "mps" has no float64; set dtype = "float32", or device = "cpu"')
 
@@ -89,12 +91,6 @@ def keep_freed_memory() -> None:
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
         for setting, size in KEPT:
             mallopt(setting, size)
-
-
-def list_devices() -> list[str]:
-    """The devices of this machine that torch can use."""
-    cuda = [describe_device(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
-    return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]
 
 
 def check_room(device: torch.device, models: int, bytes_each: int) -> None:

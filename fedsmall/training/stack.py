@@ -143,6 +143,11 @@ def tensors_of(arrays: Mapping[str, np.ndarray]) -> Tensors:
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
+def rows_of(tensors: Tensors, rows: int | slice) -> Tensors:
+    """The tensors of one model, or of some."""
+    return {name: tensor[rows] for name, tensor in tensors.items()}
+
+
 def index_of(index: slice | np.ndarray, tensor: Tensor) -> slice | Tensor:
     """Row numbers as an index of ``tensor``, on its device."""
     return index if isinstance(index, slice) else torch.from_numpy(index).to(tensor.device)

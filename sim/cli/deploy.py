@@ -70,7 +70,7 @@ def start(
     failed = False
     for run, plan in zip(named, plans, strict=True):
         chosen = _sites_of(folder, plan, _words(sites), region, above)
-        plan = runs.sealed_where_possible(folder, plan, chosen)
+        plan = runs.hidden_where_possible(folder, plan, chosen)
         runs.prepare(folder, run, plan, chosen, about=read.about, **words)
         runs.launch(folder, run, say)
         try:

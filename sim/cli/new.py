@@ -33,7 +33,7 @@ METHODS = """
 name = "StandaloneRidge"      # a regression at every hospital alone: what federation has to beat
 
 [[method]]
-name = "Ridge"                # all rows pooled, exact by sums, hard to beat; at real sites: privacy = {secure = true}
+name = "Ridge"                # all rows pooled, exact by sums, hard to beat; secure sums over three real sites or more
 """
 ALONE = """
 [[method]]

@@ -106,7 +106,7 @@ def check(
     floor: Annotated[int, Option(min=1, help="counts below this are not written out")] = 8,
 ) -> None:
     """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
-    from fedsmall.aggregation.sums import sealed_where_open
+    from fedsmall.aggregation.sums import hidden_where_open
     from fedsmall.clients.self_check import check_released
     from fedsmall.planning.check import check_site
     from fedsmall.planning.validation import among
@@ -127,7 +127,7 @@ def check(
     count = max(read.sites or 0, policy.least_sites)  # a scenario's is how many a simulation has
     of_methods = [among(plan, count) for plan in read.plans()[: len(read.method)]]
     plans = [plan for plan in of_methods if plan.method.is_federated] or of_methods
-    plans = [sealed_where_open(asked, count) for asked in plans] if has_identity else plans  # as a start does
+    plans = [hidden_where_open(asked, count) for asked in plans] if has_identity else plans  # as a start does
     for line in (report := check_site(plans[0], site, data, floor, plans[1:])).lines():
         say(line)
     if not report.good:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedsmall.aggregation.sums import sealed_where_open
+from fedsmall.aggregation.sums import hidden_where_open
 from fedsmall.audit_log import AuditLog
 from fedsmall.entry_points import SCENARIOS, extensions, kind_of_run
 from fedsmall.errors import PlanError
@@ -90,9 +90,9 @@ def _check_free(folder: Path, run: str) -> None:
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
 
 
-def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> Plan:
-    """The plan, its hand-overs sealed where the scenario leaves that open and all sites have identities."""
-    return sealed_where_open(plan, len(sites)) if set(sites) <= set(members.roll_of(members.load(folder))) else plan
+def hidden_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> Plan:
+    """As :func:`hidden_where_open`, where all sites have identities."""
+    return hidden_where_open(plan, len(sites)) if set(sites) <= set(members.roll_of(members.load(folder))) else plan
 
 
 def roll_for(folder: Path, sites: Iterable[str], without: str) -> dict[str, str]:

@@ -107,7 +107,8 @@ class RetryingGrid(SendingGrid):
             silent = {o.metadata.dst_node_id for o in orders if o.metadata.message_id not in answered}
             reasons = sorted({_line(reply.error.reason) for reply in replies if reply.has_error()})
             why = "".join(f" [{reason}]" for reason in reasons)[:1000]
-            raise QuorumError(self._too_few("answered", len(answered), silent) + why)
+            was_awaited = len(replies) < len(orders)  # some have neither answered nor refused
+            raise QuorumError(self._too_few("answered", len(answered), silent, was_awaited) + why)
         return replies
 
     def _exchange(self, orders: list[Message], deadline: float) -> list[Message]:
@@ -231,11 +232,12 @@ class RetryingGrid(SendingGrid):
         """The name under which a node was registered, or its number."""
         return self.names.get(node, str(node))
 
-    def _too_few(self, what: str, count: int, missing: set[int]) -> str:
+    def _too_few(self, what: str, count: int, missing: set[int], was_awaited: bool = True) -> str:
         names = ", ".join(sorted(self.name_of(node) for node in missing)) or "none"
+        within = f" within {self.sheet.round_deadline_s:g} s" if was_awaited else ""
         return (
-            f"{count} of {len(self.sheet.sites)} sites {what} within {self.sheet.round_deadline_s:g} s; the run asks "
-            f"for {self.sheet.least_answers}. Missing: {names}. `fedsmall resume {self.sheet.run}` goes on from here."
+            f"{count} of {len(self.sheet.sites)} sites {what}{within}; the run asks for {self.sheet.least_answers}. "
+            f"Missing: {names}. `fedsmall resume {self.sheet.run}` goes on from here."
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.policy import policy_from
-from fedsmall.clients.self_check import blur_update, patients_read
+from fedsmall.clients.self_check import blur_update, left_by_decay, patients_read
 from fedsmall.errors import PolicyError
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.planning.run_sheet import SUMS, TELL
@@ -137,6 +137,25 @@ def test_weight_decay_hides_no_patient_from_the_sites_own_attack(station):
     answer, _ = station.answer("train", order(1, the_plan=sly), model)
 
     assert answer["metrics"]["blurred"] >= 1
+
+
+def test_what_decay_leaves_is_by_the_rates_of_the_rounds_that_were_trained():
+    """With the first rate a model at the end of a cosine looked like an update of its own size, which no blur hides."""
+    own = Recipe(lr=0.3, lr_schedule="cosine", weight_decay=0.02, batch=32)
+    cosine = plan(aggregate_every=50).model_copy(update={"recipe": own, "rounds": 100})
+    rates = [0.3 * (1 + np.cos(np.pi * t / 100)) / 2 for t in range(100)]
+    rng = np.random.default_rng(0)
+    patients = rng.normal(size=(40, 6))
+    start = {"0.weight": np.float32([patients[3], -patients[3]]), "0.bias": np.float32([1, -1])}
+    sent = {name: array + 1e-4 * rng.normal(size=array.shape).astype("f4") for name, array in start.items()}
+    arrays, policy = (join(arrays=start), join(arrays=sent)), policy_from({})
+
+    left = [left_by_decay(cosine, t, 2) for t in (1, 100)]
+
+    assert left == pytest.approx([(1 - 0.006) ** 2, (1 - 0.02 * rates[-1]) ** 2])
+    assert blur_update(*arrays, cosine, patients, left[1], policy, b"key" * 16).kappa == 0
+    with pytest.raises(PolicyError, match="under any blur"):
+        blur_update(*arrays, cosine, patients, left[0], policy, b"key" * 16)
 
 
 @pytest.mark.parametrize("recipe", [{"momentum": 0.9}, {"optimizer": "adam"}])

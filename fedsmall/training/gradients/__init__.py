@@ -13,7 +13,7 @@ from fedsmall.models.networks import training_mode
 from fedsmall.training.gradients.losses import LOSSES, Batch, Gradients, Loss, mean_loss, weighted
 from fedsmall.training.gradients.mlp import ClippedMlp, MlpGradients, clipped
 from fedsmall.training.gradients.packed import PackedGradients
-from fedsmall.training.stack import Tensors
+from fedsmall.training.stack import Tensors, rows_of
 
 __all__ = [
     "LOSSES",
@@ -48,7 +48,7 @@ class LoopGradients(Gradients):
         models = len(next(iter(parameters.values())))
         self._model.eval()
         with torch.no_grad():
-            rows = (_row(parameters | buffers, k) for k in range(models))
+            rows = (rows_of(parameters | buffers, k) for k in range(models))
             outputs = [functional_call(self._model, row, (_channels_last(x),)) for row in rows]
         training_mode(self._model)
         return torch.stack(outputs)
@@ -57,7 +57,8 @@ class LoopGradients(Gradients):
         model = {name: tensor[row].detach().requires_grad_() for name, tensor in parameters.items()}
         masks = {f"{name}.mask": mask[row] for name, mask in batch.masks.items()}
         with torch.enable_grad():
-            outputs = functional_call(self._model, model | _row(buffers, row) | masks, (_channels_last(batch.x[row]),))
+            arrays = model | rows_of(buffers, row) | masks
+            outputs = functional_call(self._model, arrays, (_channels_last(batch.x[row]),))
             loss = self._loss.value(outputs, batch.y[row]).mean()
         gradients = torch.autograd.grad(loss, list(model.values()), allow_unused=True, materialize_grads=True)
         return outputs.detach(), dict(zip(model, gradients, strict=True))
@@ -66,10 +67,6 @@ class LoopGradients(Gradients):
 def _rows(tensors: list[Tensor]) -> Tensor:
     """The tensors as rows of one; a single one, the rule with large models, is not copied."""
     return tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)
-
-
-def _row(tensors: Tensors, row: int) -> Tensors:
-    return {name: tensor[row] for name, tensor in tensors.items()}
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from fedsmall.sealing.envelopes import EnvelopeError, digest_words, known_identi
 from fedsmall.sim.cli.consortium import app as consortium
 from fedsmall.sim.cli.site import app as site
 from fedsmall.sim.consortium import keys, members, runs
+from fedsmall.sim.runs.scenario import build
 from tests.sim.consortium.real_run import plan_of
 
 NAMES = ("bonn", "essen", "ulm")
@@ -128,14 +129,37 @@ def test_a_run_with_envelopes_takes_sites_that_have_identities(folder):
     ],
 )
 def test_what_is_handed_on_goes_in_envelopes_unless_the_scenario_says_otherwise(folder, settings, sealed):
-    before = runs.sealed_where_possible(folder, plan_of(*settings), NAMES)
+    before = runs.hidden_where_possible(folder, plan_of(*settings), NAMES)
     admitted(folder)
 
-    plan = runs.sealed_where_possible(folder, plan_of(*settings), NAMES)
+    plan = runs.hidden_where_possible(folder, plan_of(*settings), NAMES)
 
     assert not before.method.privacy.sealed  # not every site has an identity
     assert plan.method.privacy.sealed is sealed
     assert plan.method.privacy.secure is False
+
+
+@pytest.mark.parametrize(
+    ("method", "sites", "secure"),
+    [
+        ({"name": "Ridge"}, NAMES, True),
+        ({"name": "AdditiveRidge"}, NAMES, True),
+        ({"name": "Ridge"}, NAMES[:2], False),  # too few for a sum
+        ({"name": "Ridge", "privacy": {"blur": 0}}, NAMES, False),
+        ({"name": "TravellingPosterior"}, NAMES, False),
+        ({"name": "FedAvg", "aggregate_every": 1}, NAMES, False),
+    ],
+)
+def test_a_regression_s_sums_are_secure_unless_the_scenario_says_something_of_privacy(folder, method, sites, secure):
+    table = {"name": "t", "task": "breast_cancer", "samples_per_site": 20, "rounds": 30, "method": [method]}
+    asked = build({**table, "sites": len(sites)}).plans()[0]
+    before = runs.hidden_where_possible(folder, asked, sites)
+    admitted(folder)
+
+    plan = runs.hidden_where_possible(folder, asked, sites)
+
+    assert not before.privacy.secure  # not every site has an identity
+    assert plan.privacy.secure is secure
 
 
 def test_a_site_holds_others_to_the_identities_that_it_has_met(tmp_path):

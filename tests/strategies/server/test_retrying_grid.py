@@ -215,7 +215,7 @@ def test_below_the_quorum_the_run_stops_and_says_who_is_missing(tmp_path, monkey
 def test_a_refusal_is_told_with_its_reason(tmp_path, monkeypatch):
     grid, _ = grid_of(tmp_path, monkeypatch, lambda *_: 2)
 
-    with pytest.raises(QuorumError, match=r"0 of 3.*\[gone\]"):
+    with pytest.raises(QuorumError, match=r"0 of 3 sites answered; .*\[gone\]"):
         grid.send_and_receive(orders())
 
 
