@@ -323,7 +323,7 @@ HIDDEN = {
     "exposure": "what leaves is noised, by how much of a record may be told, under {}",
     "blur": "noise without a guarantee is on what leaves under {} (blur)",
 }
-OPEN = "Nothing is added to hide the model: it is sent as it was trained."
+OPEN = "No noise is added to what is sent."
 SENT: dict[str, Callable[[Plan], Any]] = {
     "The other layers of its model never leave it.": lambda plan: plan.has_own_models,
     "The moments of its optimizer travel with the model.": lambda plan: (
@@ -405,7 +405,7 @@ def noise_sentences(plans: Sequence[Plan]) -> list[str]:
     if not parts:
         return []
     text, is_open = "; ".join(parts), bool(_under(plans, ""))
-    return [text[0].upper() + text[1:] + ("; other methods send the model as it was trained." if is_open else ".")]
+    return [text[0].upper() + text[1:] + ("; other methods add no noise." if is_open else ".")]
 
 
 def measures(run: Run) -> str:
@@ -413,7 +413,7 @@ def measures(run: Run) -> str:
     plans = federated_plans(run)
     bare = "none: no privacy is set in the scenario."
     if all(plan.privacy.sealed or plan.privacy.secure for plan in plans):
-        bare = "no noise; single models are kept from the server."
+        bare = "no noise; the server is kept from what single sites send."
     return " ".join([*noise_sentences(plans), *promises(run), *uncovered(run)]) or bare
 
 
@@ -433,7 +433,7 @@ def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:
     peers = [plan for plan in plans if plan.method.topology is not None]
     served = [plan for plan in plans if plan.method.has_one_server]
     regions = [plan for plan in plans if plan not in peers and plan not in served]
-    parts = [_seen_by_server(run, served, "the other methods' " if peers or regions else "")] * bool(served)
+    parts = [_seen_by_server(run, served, " under the other methods" if peers or regions else "")] * bool(served)
     parts += [f"Under {_labels(peers)} there is no server: the site that a model is sent to sees it."] * bool(peers)
     if regions:
         between: dict[str, list[float]] = {}
@@ -453,8 +453,8 @@ def _seen_by_server(run: Run, plans: Sequence[Plan], whose: str) -> str:
     sealed = _labels([plan for plan in plans if plan.privacy.sealed])
     secure = _labels([plan for plan in plans if plan.privacy.secure])
     if not (sealed or secure):
-        return f"The server hands over {whose}models and sees each."
-    parts = [f"those handed over under {sealed}, which are sealed"] * bool(sealed)
-    parts += [f"those averaged under {secure}, of which it receives the sum alone (experimental)"] * bool(secure)
+        return f"The server sees what each site sends{whose}."
+    parts = [f"models handed over under {sealed}, which are sealed"] * bool(sealed)
+    parts += [f"what is added up under {secure}, of which it receives the sum alone (experimental)"] * bool(secure)
     simulated = "" if run.real else " In a simulation seals and masks are left out: the models are the same."
-    return f"The server hands over {whose}models and sees each, but for {', and '.join(parts)}.{simulated}"
+    return f"The server sees what each site sends{whose}, but for {', and '.join(parts)}.{simulated}"

@@ -221,7 +221,7 @@ def test_a_ridge_regression_between_real_sites_is_that_of_pooled_patients_from_s
     assert told["events"] == []
     shown = page([read_run(home)], "t")
     assert "95% interval" in shown.partition("Coefficients")[2]
-    assert "no noise; single models are kept from the server." in shown
+    assert "no noise; the server is kept from what single sites send." in shown
     page_at_home = str(home / "at-essen.html")
     with pytest.raises(SystemExit) as ended:
         main(["site", "report", "ridge", "--kit", str(loopback.kit("essen").kit), "--out", page_at_home])

@@ -27,7 +27,7 @@ def said_of(folder, *methods):
 
 
 def test_one_server_sees_each_model(tmp_path):
-    assert said_of(tmp_path, SERVER)[1].endswith("The server hands over models and sees each.")
+    assert said_of(tmp_path, SERVER)[1].endswith("The server sees what each site sends.")
 
 
 def test_where_there_is_no_server_none_is_said_to_see_models(tmp_path):
@@ -43,7 +43,7 @@ def test_servers_of_regions_see_their_own_and_what_they_send_each_other_is_told(
 
     assert run.done[0].row["bytes_between"] > 0
     assert f"Between servers went {amount(run.done[0].row['bytes_between'])} a run." in told
-    assert ("The server hands over the other methods' models and sees each." in told) is bool(beside)
+    assert ("The server sees what each site sends under the other methods." in told) is bool(beside)
 
 
 def test_of_an_ensemble_one_model_is_sent_in_a_round(tmp_path):
