@@ -73,13 +73,13 @@ def check_is_regular(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def in_file(path: Path) -> Iterator[None]:
-    """Make a DataError within name the file, by its name and not its path; and one for what is no regular file."""
+def in_file(path: Path, name: str = "") -> Iterator[None]:
+    """Make a DataError within name the file, by its ``name`` and not its path; and one for what is no regular file."""
     check_is_regular(path)
     try:
         yield
     except DataError as wrong:
-        raise DataError(wrong.words, file=path.name) from wrong
+        raise DataError(wrong.words, file=name or path.name) from wrong
 
 
 def read_toml(path: Path) -> dict[str, Any]:

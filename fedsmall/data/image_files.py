@@ -105,7 +105,7 @@ def read_pictures(
     ``window``: which values of a DICOM file count; ``frames``: which of its frames; ``cut``: which slice of a volume,
     or ``volume``: all of it. Raises DataError, with the file's name, where no image can be read at its full depth.
     """
-    with in_file(path):
+    with in_file(path, "/".join(path.parts[-2:])):
         name = path.name.lower()
         if frames is not None and not name.endswith(DICOM):
             raise DataError("frames is for DICOM, and this file is none; leave frames out")
@@ -136,6 +136,8 @@ def open_image(path: Path) -> Iterator[Any]:
 
 def _read_plain_image(path: Path, colour: bool) -> Picture:
     with open_image(path) as image:
+        if image.format == "TIFF" and image.n_frames > 1:
+            raise DataError(f"it holds {image.n_frames} images; save each as a file of its own")
         if image.mode in DEEP:
             ends = (0.0, 65535.0) if image.mode in SIXTEEN_BITS or image.format == "PNG" else None
             return _in_channels(_finite(np.asarray(image).astype(np.float32), "image"), ends, colour)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.image_files import DEEP, DICOM, NIFTI, is_image, open_image, read_pictures
+from fedsmall.data.image_files import DEEP, DICOM, ENDINGS, NIFTI, is_image, open_image, read_pictures
 from fedsmall.data.sources.images import NO_IMAGE, is_hidden
 from fedsmall.data.sources.labels import spelling_key
 from fedsmall.data.sources.tables import ENDINGS as TABLES
@@ -62,9 +62,12 @@ name = "Central"              # the same patients pooled: what may not be done
 
 
 def holds_images(folder: Path) -> bool:
-    """Whether a folder holds image files, however deep; beside tables those in folders within it alone."""
+    """Whether a folder holds image files, however deep; beside tables in folders in it. DataError for neither."""
     of_tables = folder.is_dir() and any(path.name.lower().endswith(TABLES) for path in folder.iterdir())
-    return any(is_image(path) for path in folder.rglob("*") if not of_tables or path.parent != folder)
+    of_images = any(is_image(path) for path in folder.rglob("*") if not of_tables or path.parent != folder)
+    if folder.is_dir() and not (of_tables or of_images):
+        raise DataError(f"the folder holds no table ({', '.join(TABLES)}), and no image ({', '.join(ENDINGS)})")
+    return of_images
 
 
 def sites_for(samples: int) -> int:

@@ -402,6 +402,17 @@ def test_a_picture_beside_tables_does_not_make_them_images(fedsmall, tmp_path):
     assert "csv" in scenario_of(tmp_path / "mine.toml")["task"]
 
 
+def test_a_folder_of_nothing_that_is_read_says_what_is(fedsmall, tmp_path):
+    (tmp_path / "scans" / "ill").mkdir(parents=True)
+    (tmp_path / "scans" / "ill" / "1.webp").write_bytes(b"RIFF")
+
+    code, _, complained = fedsmall("new", "scans")
+
+    assert code == 2
+    assert "the folder holds no table (.csv, " in complained
+    assert "and no image (.png, .jpg, " in complained
+
+
 def test_images_of_several_sizes_and_in_colour_are_brought_to_one(fedsmall, tmp_path):
     draw(tmp_path / "scans", sizes=(40, 60), colour=True)
 
@@ -419,10 +430,10 @@ def test_images_of_several_sizes_and_in_colour_are_brought_to_one(fedsmall, tmp_
         (["--label", "state"], None, "folders name their classes"),
         (["--positive", "sick"], None, "well, ill"),
         ([], "1.png", "a folder for each class"),
-        ([], "well/junk.png", "junk.png: a file with the ending"),
+        ([], "well/junk.png", "well/junk.png: a file with the ending"),
         ([], "well/more/1.png", "well/more/1.png does not"),
         ([], "train/well/.1.png", "hold no image"),
-        ([], "well/scan.dcm", "scan.dcm: a file with the ending of DICOM"),
+        ([], "well/scan.dcm", "well/scan.dcm: a file with the ending of DICOM"),
         ([], "well/scan.nii.gz", "docs/images.md"),
     ],
 )

@@ -190,6 +190,12 @@ def _volume(path: Path) -> None:
         dicom(path / name / "a.dcm", np.zeros((4, 6), np.uint16), NumberOfFrames=2, Rows=2, PixelData=bytes(48))
 
 
+def _pages(path: Path) -> None:
+    folder(path, "png")
+    pages = [Image.fromarray(np.full(SIZE, shade, np.uint8)) for shade in (0, 9, 99)]
+    pages[0].save(path / "ill" / "9.tif", save_all=True, append_images=pages[1:])
+
+
 def _no_dicom(path: Path) -> None:
     pytest.importorskip("pydicom")
     folder(path, "png")
@@ -209,16 +215,17 @@ def _not_a_number(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "options", "line"),
     [
-        (_not_a_number, {"range": [0, 9]}, r"^b\.tif: its image holds values that are not finite$"),
+        (_not_a_number, {"range": [0, 9]}, r"^[^/]+/b\.tif: its image holds values that are not finite$"),
         (
             _eight_and_sixteen,
             {},
             r"^the images have values from 0 to 255 and 0 to 65535; say which values count",
         ),
         (_deep_floats, {}, r"^the images have values from no range that their files say; say which values count"),
-        (_damaged, {}, r"^3\.png: a file with the ending of an image is none, or is damaged$"),
-        (_no_dicom, {}, r"^x\.dcm: a file with the ending of DICOM is none"),
-        (_volume, {}, r"^a\.dcm: it holds 2 frames; say which: frames = .middle., .each., or a number"),
+        (_damaged, {}, r"^ill/3\.png: a file with the ending of an image is none, or is damaged$"),
+        (_pages, {}, r"^ill/9\.tif: it holds 3 images; save each as a file of its own$"),
+        (_no_dicom, {}, r"^[^/]+/x\.dcm: a file with the ending of DICOM is none"),
+        (_volume, {}, r"^[^/]+/a\.dcm: it holds 2 frames; say which: frames = .middle., .each., or a number"),
         (_deep_pngs, {"range": [5, 5]}, r"range is the lowest and the highest"),
         (_deep_pngs, {"range": "12 bit"}, r"range is the lowest and the highest value that count, as in \[0, 4095\]"),
     ],
@@ -236,7 +243,9 @@ def test_a_damaged_image_is_named_by_its_site_here_and_not_where_the_error_leave
     folder(tmp_path / "graz", "png")
     _damaged(tmp_path / "essen")
 
-    with pytest.raises(DataError, match=r"^site 'essen', 3\.png: a file with the ending of an image is none") as caught:
+    with pytest.raises(
+        DataError, match=r"^site 'essen', ill/3\.png: a file with the ending of an image is none"
+    ) as caught:
         images(None, 0, str(tmp_path), by_site=True)
 
     assert caught.value.words == "a file with the ending of an image is none, or is damaged"
