@@ -132,7 +132,7 @@ AXIAL = {"slice": "axial:middle", "range": [-50, 400]}
         (
             folder,
             {},
-            r'^ill/0\.nii\.gz: it is a volume; say which slice, slice = "axial:middle", or take all of it: volume = true',
+            r'^ill/0\.nii\.gz: it is a volume; say which slice, slice = "axial:middle", or take all of it: volume',
         ),
         (
             folder,
