@@ -150,7 +150,7 @@ def advise(
     if visits > sites:
         raise PlanError(
             f"an error of {error:g} with a chance of failure of {failure:g} takes {ceil(needed)} samples for a model; "
-            f"{sites} sites with {samples_per_site} samples hold {sites * samples_per_site}. "
+            f"the sites hold {sites * samples_per_site} ({sites} x {samples_per_site}). "
             "Allow a larger error or failure, or find more sites"
         )
     runs = runs or max(100, ceil(10 / sqrt(failure)))

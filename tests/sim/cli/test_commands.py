@@ -281,7 +281,7 @@ def test_a_folder_with_another_run_is_left_as_it_was(fedsmall, small_run, tmp_pa
         (["report", "."], "holds no run"),
         (["compare"], "Missing argument"),
         (["plan", "--sites", "0", "--samples", "2"], "0 is not in the range"),
-        (["plan", "--sites", "5", "--samples", "2"], "5 sites with 2 samples hold 10"),
+        (["plan", "--sites", "5", "--samples", "2"], "the sites hold 10 (5 x 2)"),
         (
             ["plan", "--sites", "9", "--samples", "50", "--parameters", "2", "--height", "2"],
             "4**2 = 16 for 2 parameters",
