@@ -91,9 +91,7 @@ def test_another_learner_needs_other_samples():
 
 
 def test_few_samples_are_told_before_anything_is_walked():
-    with pytest.raises(
-        PlanError, match=r"takes 47 samples for a model; the sites hold 40 \(10 x 4\)\. Allow a larger"
-    ):
+    with pytest.raises(PlanError, match=r"takes 47 samples for a model; the sites hold 40 \(10 x 4\)\. Allow a larger"):
         advise(10, 4)
 
 
