@@ -449,12 +449,12 @@ def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:
     return " ".join(parts)
 
 
-def _seen_by_server(run: Run, plans: Sequence[Plan], whose: str) -> str:
+def _seen_by_server(run: Run, plans: Sequence[Plan], under: str) -> str:
     sealed = _labels([plan for plan in plans if plan.privacy.sealed])
     secure = _labels([plan for plan in plans if plan.privacy.secure])
     if not (sealed or secure):
-        return f"The server sees what each site sends{whose}."
+        return f"The server sees what each site sends{under}."
     parts = [f"models handed over under {sealed}, which are sealed"] * bool(sealed)
     parts += [f"what is added up under {secure}, of which it receives the sum alone (experimental)"] * bool(secure)
     simulated = "" if run.real else " In a simulation seals and masks are left out: the models are the same."
-    return f"The server sees what each site sends{whose}, but for {', and '.join(parts)}.{simulated}"
+    return f"The server sees what each site sends{under}, but for {', and '.join(parts)}.{simulated}"

@@ -124,13 +124,13 @@ def test_a_prediction_takes_the_window_of_training_and_nothing_says_whose_images
         (
             {"BurnedInAnnotation": "YES"},
             {},
-            r"^[^/]+/[07]\.dcm: writing is burnt into its pixels \(BurnedInAnnotation = YES",
+            r"^ill/[07]\.dcm: writing is burnt into its pixels \(BurnedInAnnotation = YES",
         ),
-        ({}, {"window": "file"}, r"^[^/]+/[07]\.dcm: it says no window of its own; write the window of all: window = "),
+        ({}, {"window": "file"}, r"^ill/[07]\.dcm: it says no window of its own; write the window of all: window = "),
         (
             {"WindowCenter": 40, "WindowWidth": 0},
             {"window": "file"},
-            r"^[^/]+/[07]\.dcm: what says how its pixels are meant \(rescale, window or LUT\) cannot be used$",
+            r"^ill/[07]\.dcm: what says how its pixels are meant \(rescale, window or LUT\) cannot be used$",
         ),
     ],
 )

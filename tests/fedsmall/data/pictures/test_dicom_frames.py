@@ -1,6 +1,7 @@
 """DICOM of several frames: each is what pydicom makes of it, and the frames of a file stay together."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ BURNT = {"BurnedInAnnotation": "YES"}
 def test_what_cannot_be_used_is_one_line(tmp_path: Path, frames: Any, more: dict[str, Any], line: str) -> None:
     film(tmp_path / "a.dcm", **more)
 
-    with pytest.raises(DataError, match=rf"^[^/]+/a\.dcm: {line}") as caught:
+    with pytest.raises(DataError, match=rf"^{re.escape(tmp_path.name)}/a\.dcm: {line}") as caught:
         of(frames).numbers([tmp_path / "a.dcm"])
 
     assert "Müller" not in str(caught.value)
@@ -200,7 +201,7 @@ def test_what_cannot_be_used_is_one_line(tmp_path: Path, frames: Any, more: dict
 def test_a_film_without_a_window_is_refused_where_each_is_to_have_its_own(tmp_path: Path) -> None:
     film(tmp_path / "a.dcm")
 
-    with pytest.raises(DataError, match=r"^[^/]+/a\.dcm: it says no window of its own"):
+    with pytest.raises(DataError, match=rf"^{re.escape(tmp_path.name)}/a\.dcm: it says no window of its own"):
         of("each", window="file").numbers([tmp_path / "a.dcm"])
 
 
