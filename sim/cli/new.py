@@ -124,7 +124,7 @@ def _scenario_of(
     path: str, name: str, look: Look, outcome: Mapping[str, Any], notes: Sequence[str], rows: int, is_rare: bool
 ) -> str:
     task = {"csv": path, **outcome}
-    optional = {"categorical": list(look.categorical), "drop": list(look.drop), "missing": list(look.missing)}
+    optional = {"categorical": look.categories(), "drop": list(look.drop), "missing": list(look.missing)}
     task |= {key: value for key, value in optional.items() if value}
     task |= {"decimal": look.decimal} if look.decimal != "." else {}
     task |= {"patient": look.patient} if look.patient else {}
@@ -147,8 +147,6 @@ def _scenario_of(
     if is_rare:
         lines.append('threshold = "youden"          # with a rare class a half would call all patients alike')
     lines += ["", "[task]", *(f"{key} = {to_toml(value)}" for key, value in task.items())]
-    named = f"# where each hospital reads its own file: categorical = {to_toml(look.categories())}"
-    lines += [named] * bool(look.categorical)
     rate = 0.02 if "target" in outcome else 0.3 if rows < FEW_ROWS * hospitals else 0.1
     lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
     lines += ["batch = 32                    # at real sites with local_steps, lest the last batch be of few"]
