@@ -254,7 +254,7 @@ def _by_method(plan: Plan) -> Iterable[str]:
         how = "sealed: it alone can open it" if privacy.sealed else "as it is"
         yield f"Daisy-chaining: the model that was trained here goes on to another site, {how}."
     if privacy.secure:
-        yield "At averages the model leaves masked: the server receives the sum over the sites alone (experimental)."
+        yield "What is averaged leaves masked: the server receives the sum over the sites alone (experimental)."
     if privacy.is_patient_level:
         yield (
             "What a model learns here is noised at every step, so that no patient of ours can be told from it; the "

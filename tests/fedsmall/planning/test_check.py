@@ -144,7 +144,7 @@ def test_what_the_server_cannot_see_is_said_of_what_leaves(tmp_path):
 
     assert "another site, as it is." in said(blur=0)
     assert "another site, sealed: it alone can open it." in said(sealed=True)
-    assert "At averages the model leaves masked" in said(secure=True)
+    assert "What is averaged leaves masked" in said(secure=True)
     assert "masked" not in said(sealed=True)
 
 
