@@ -67,6 +67,6 @@ def columns_withheld(guard: Guard, patients: Patients, floor: int) -> set[str]:
         allowed = verdict(columns.get(name), now, floor)
         if allowed is Verdict.NEW:
             columns[name] = updated_entry(columns.get(name), now, None)
-        withheld |= {name} if allowed is Verdict.LAST else set()
+        withheld |= {name} if allowed is Verdict.LAST and now else set()  # of no value nothing is told
     guard.write(known)
     return withheld

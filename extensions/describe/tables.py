@@ -224,8 +224,9 @@ def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]
     for k, name in enumerate(names):
         of = {key: values[:, k] for key, values in sums.items() if key != "events"}
         cells = [_cell({key: values[part].sum(axis=0) for key, values in of.items()}, ends[k]) for part in parts]
-        missing, number = of["missing"].sum(), of["count"].sum()
-        rows.append((name, *cells, f"{missing:.0f} ({missing / max(number + missing, 1):.1%})"))
+        missing, told = of["missing"].sum(), (of["missing"] + of["count"]).sum()
+        of_whom = f" of {told:.0f}" if told < most.sum() else ""
+        rows.append((name, *cells, f"{missing:.0f}{of_whom} ({missing / max(told, 1):.1%})"))
     curve = shown_curve(sums, ends)
     if curve.size:
         rows.append((f"{names[-1]} over {names[-2]}", f"of {sums['events'].sum():.0f} rows, in groups", ""))

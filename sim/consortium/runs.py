@@ -49,7 +49,8 @@ def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ..
     if not names:
         raise PlanError("No site is admitted yet; `fedsmall consortium add-site` admits one.")
     if plan.sites is not None and plan.sites > len(names):
-        raise PlanError(f"The scenario asks for {plan.sites} sites; {len(names)} are admitted: {', '.join(names)}.")
+        n, listed = len(names), ", ".join(names)
+        raise PlanError(f"The scenario asks for {plan.sites} sites; {n} are admitted: {listed} (--set sites={n}).")
     check_own_models(plan, len(names))
     return names
 

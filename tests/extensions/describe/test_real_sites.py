@@ -42,6 +42,7 @@ def table(seed: int, n: int = 60) -> pandas.DataFrame:
         {
             "age": np.where(rng.random(n) < 0.2, np.nan, age),
             "smokes": (rng.random(n) < 0.4).astype(int),
+            "height": rng.normal(170, 9, n).round() if seed else np.full(n, np.nan),  # the first never measured it
             "stage": rng.choice(["a", "b", "c"], n),
             "ill": np.where(age + rng.normal(0, 9, n) > 61, "yes", "no"),
         }

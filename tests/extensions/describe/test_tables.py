@@ -49,6 +49,21 @@ def test_sums_of_sites_have_the_means_spreads_and_shares_of_pooled_rows():
     assert sums["count"][:, 0].sum() + sums["missing"][:, 0].sum() == len(x)
 
 
+def test_of_how_many_patients_some_are_missing_is_said_where_not_all_hospitals_may_tell():
+    many, few = patients(60, 0, missing=0.5), patients(60, 1, missing=0.9)  # of age the second has a few in each group
+    lines = ends([many, few])
+
+    told = [count(site, lines, floor=8) for site in (many, few)]
+
+    sums = {name: told[0][name] + told[1][name] for name in told[0]}
+    rows = dict((row[0], row[1:]) for row in table_of(NAMES, ("healthy", "ill"), sums, lines))
+    missing = np.isnan(many.x[:, 0])
+    there = ~np.isnan(few.x[:, 0])
+    assert all(0 < np.sum(there[few.group == g]) < 8 for g in (0, 1))
+    assert rows["age"][3] == f"{missing.sum()} of 60 ({missing.mean():.1%})"
+    assert rows["smokes"][3] == "0 (0.0%)"
+
+
 @pytest.mark.parametrize("floor", [1, 5, 8])
 def test_quartiles_of_skewed_values_are_near_the_pooled_ones_whatever_the_floor(floor):
     sites = [patients(150, seed, missing=0) for seed in range(4)]
