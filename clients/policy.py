@@ -161,14 +161,10 @@ class Policy(Frozen):
                 f"the plan trains in batches of {recipe.batch}; the policy here asks for {self.least_batch} or more "
                 "(least_batch)"
             )
-        size = min(recipe.batch or samples, samples)
-        whole, rest = divmod(samples, size)
-        is_cut = rest > 0 and (recipe.steps is None or recipe.steps > whole)  # a round comes to the rest of an epoch
-        if (rest if is_cut else size) < self.least_batch:
+        if min(recipe.epoch_sizes(samples)[: recipe.steps]) < self.least_batch:
             raise PolicyError(
                 f"a batch here would be smaller than the {self.least_batch} samples its policy asks for (least_batch); "
-                "take local_steps that end before the last batch (45 samples in batches of 8: local_steps = 5), or "
-                "leave batch out"
+                f"take a batch of {2 * self.least_batch - 1} or more with even_batches = true, or leave batch out"
             )
 
     def _check_hops(self, plan: Plan, numbers: int, sites: int) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import cycle, islice
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
@@ -60,7 +61,7 @@ class Recipe(Frozen):
 
     A round is ``local_steps`` optimizer steps or ``local_epochs`` passes over the site's samples (one step if neither
     is given), in batches of ``batch`` samples, ``None`` the whole site. Every epoch draws a fresh order, cut into
-    consecutive batches, the last of which may be smaller; with steps, a round takes the first of them.
+    batches, the last of which may be smaller, or by ``even_batches`` all alike; with steps, a round takes the first.
 
     ``class_weights`` says how much a sample of each class counts in the loss; "balanced" is 1 / (classes * the class's
     share over all sites). ``augment`` changes images at random whenever they are trained on: names of
@@ -74,6 +75,7 @@ class Recipe(Frozen):
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: NonNegative = 0.0
     batch: Positive | None = None
+    even_batches: bool = False
     local_steps: Positive | None = None
     local_epochs: Positive | None = None
     lr_schedule: Literal["constant", "cosine", "step"] = "constant"
@@ -93,6 +95,19 @@ class Recipe(Frozen):
     def steps(self) -> int | None:
         """Optimizer steps a round, or None where a round is counted in epochs."""
         return None if self.local_epochs is not None else (self.local_steps or 1)
+
+    def batch_sizes(self, samples: int, batch: int | None = None) -> list[int]:
+        """The sizes of a round's batches at a site with so many samples, in order; of ``batch`` or the recipe's."""
+        epoch = self.epoch_sizes(samples, batch)
+        return list(islice(cycle(epoch), self.steps or len(epoch) * (self.local_epochs or 1)))
+
+    def epoch_sizes(self, samples: int, batch: int | None = None) -> list[int]:
+        """The sizes of the batches of one pass over so many samples."""
+        size = min(batch or self.batch or samples, samples)
+        steps = -(-samples // size)
+        if self.even_batches:
+            return [samples // steps + (k < samples % steps) for k in range(steps)]
+        return [min(size, samples - k * size) for k in range(steps)]
 
     @property
     def has_state(self) -> bool:

@@ -15,7 +15,6 @@ from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
 from fedsmall.strategies.records import array_records, shape_and_dtype
-from fedsmall.training.batches import batch_sizes
 from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS, read_npy
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
@@ -75,8 +74,7 @@ def limits_of(plan: Plan | None, rounds: int, answers: Mapping[str, Mapping[str,
     samples = samples_told(answers.get(site, {})) or None
     if plan is None:
         return Limits(samples or MOST)
-    batch = plan.recipe.batch
-    a_round = len(batch_sizes(plan.recipe, samples, min(batch or samples, samples))) if samples else plan.recipe.steps
+    a_round = len(plan.recipe.batch_sizes(samples)) if samples else plan.recipe.steps
     return Limits(samples or MOST, a_round * rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS, BLURRED)))
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedsmall.parts import Recipe
 from fedsmall.randomness import rng_for
-from fedsmall.training.batches import batch_order, batch_sizes
+from fedsmall.training.batches import batch_order
 from fedsmall.training.gradients.losses import Batch, Loss
 from fedsmall.training.gradients.mlp import Layer, backwards, forwards
 from fedsmall.training.stack import Tensors
@@ -100,7 +100,7 @@ def public_batches(
     recipe: Recipe, seed: int, site: str, patients: int, rounds: Sequence[Sequence[int]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Who is in the steps of each of these ``rounds``' updates, and with what weight: (comm_rounds, batch)."""
-    sizes = batch_sizes(recipe, patients, min(recipe.batch or patients, patients))
+    sizes = recipe.batch_sizes(patients)
     rows, weights = np.zeros((2, len(rounds), max(map(len, rounds)) * sum(sizes)))
     for place, some in enumerate(rounds):
         orders = [part for t in some for part in batch_order(sizes, patients, rng_for(seed, "batches", site, t))]

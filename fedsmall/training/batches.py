@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, count, islice, pairwise
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -34,15 +34,6 @@ def batch_size(recipe: Recipe, samples: Samples) -> int:
     """The samples of a full batch; of pooled samples, that of every site together, where a round is of steps."""
     sites = samples.pooled if recipe.steps is not None else ()
     return sum(min(recipe.batch or n, n) for n in sites or (len(samples),))
-
-
-def batch_sizes(recipe: Recipe, samples: int, batch: int) -> list[int]:
-    """The sizes of a round's batches at a site with so many samples, in their order."""
-    whole, rest = divmod(samples, batch)
-    epoch = [batch] * whole + [rest] * (rest > 0)
-    if recipe.local_epochs is not None:
-        return epoch * recipe.local_epochs
-    return list(islice(chain.from_iterable(epoch for _ in count()), recipe.steps))
 
 
 def batch_order(sizes: Sequence[int], samples: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -100,7 +91,7 @@ class Batches(SiteSamples):
         self.examples = self._counts
         batches = [batch_size(plan.recipe, of_site) for of_site in samples]
         kinds = list(zip(self.examples.tolist(), batches, strict=True))
-        known = {kind: batch_sizes(plan.recipe, *kind) for kind in set(kinds)}
+        known = {kind: plan.recipe.batch_sizes(*kind) for kind in set(kinds)}
         sizes = [known[kind] for kind in kinds]
         self.steps = np.array([len(s) for s in sizes])
         self.sizes = np.zeros((len(sizes), self.steps.max()), dtype=np.int64)  # (sites, steps), 0 once a site has ended

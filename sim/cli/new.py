@@ -149,7 +149,7 @@ def _scenario_of(
     lines += ["", "[task]", *(f"{key} = {to_toml(value)}" for key, value in task.items())]
     rate = 0.02 if "target" in outcome else 0.3 if rows < FEW_ROWS * hospitals else 0.1
     lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
-    lines += ["batch = 32                    # at real sites with local_steps, lest the last batch be of few"]
+    lines += ["batch = 32", "even_batches = true           # no last batch of few, which real sites refuse"]
     lines += ["local_epochs = 1              # a round: every hospital goes over its rows once"]
     features, classes = sum(map(len, look.categories().values())) + len(look.numeric), len(outcome.get("classes", ()))
     is_long = features * (classes if classes > 2 else 1) > MOST_COEFFICIENTS

@@ -39,7 +39,8 @@ RECIPE = """
 optimizer = "adam"
 lr = 0.003
 lr_schedule = "cosine"
-batch = 8                     # at real sites with local_steps, lest the last batch be of few
+batch = 16
+even_batches = true           # no last batch of few, which real sites refuse
 local_epochs = 1              # a round: every hospital goes over its images once
 
 [[method]]

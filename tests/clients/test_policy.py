@@ -1,6 +1,7 @@
 """The policy refuses what is not allowed, in one line that says why and no number of the site's."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,21 @@ def test_small_batches_are_refused_the_last_of_an_epoch_too(policy, batch, sampl
     with pytest.raises(PolicyError, match=line) as told:
         Policy(**policy).check_plan(averaging, "t", samples=samples, sites=3)
     assert str(samples) not in str(told.value)
+
+
+@pytest.mark.parametrize("samples", range(8, 100))
+def test_even_batches_of_twice_the_least_are_let_in_whatever_a_hospital_has(samples):
+    recipe = Recipe(batch=15, even_batches=True, local_epochs=1)
+    averaging = plan(name="FedAvg").model_copy(update={"recipe": recipe})
+
+    Policy().check_plan(averaging, "t", samples=samples, sites=3)
+
+
+def test_a_step_that_never_comes_is_not_asked_for():
+    for steps, refused in ((2, False), (3, True)):  # 33 samples in batches of 16: the third holds one patient
+        averaging = plan(name="FedAvg").model_copy(update={"recipe": Recipe(batch=16, local_steps=steps)})
+        with pytest.raises(PolicyError, match="with even_batches = true") if refused else nullcontext():
+            Policy().check_plan(averaging, "t", samples=33, sites=3)
 
 
 def test_a_regression_takes_all_samples_at_once_whatever_batch_the_scenario_has():

@@ -105,7 +105,8 @@ def _batches(plan: Plan, name: str, n: int, t: int) -> list[np.ndarray]:
     epochs = 0
     while (epochs < recipe.local_epochs) if recipe.local_epochs else (len(taken) < (recipe.local_steps or 1)):
         order = np.arange(n) if size == n else rng.permutation(n)
-        taken += [order[first : first + size] for first in range(0, n, size)]
+        cut = [order[first : first + size] for first in range(0, n, size)]
+        taken += np.array_split(order, len(cut)) if recipe.even_batches else cut
         epochs += 1
     return taken if recipe.local_epochs else taken[: recipe.local_steps or 1]
 

@@ -50,6 +50,20 @@ def test_pooled_batches_are_drawn_anew_from_all_samples_in_every_round():
     assert len({frozenset(drawn) for drawn in rounds}) > 1
 
 
+@pytest.mark.parametrize(
+    ("samples", "batch", "sizes"),
+    [(1, 2, [1]), (2, 1, [1, 1]), (3, 2, [2, 1]), (33, 32, [17, 16]), (70, 32, [24, 23, 23]), (9, None, [9])],
+)
+def test_even_batches_differ_by_one_sample_at_most_and_are_as_many(samples, batch, sizes):
+    recipe, last = Recipe(batch=batch, even_batches=True, local_epochs=2), Recipe(batch=batch, local_epochs=2)
+
+    drawn = batches(federation(samples), recipe)
+
+    assert [len(taken) for taken in drawn] == sizes * 2 == recipe.batch_sizes(samples)
+    assert sorted(np.concatenate(drawn[: len(sizes)])) == sorted(federation(samples).train[0].x.ravel())
+    assert len(last.batch_sizes(samples)) == len(sizes * 2)
+
+
 def test_an_epoch_of_pooled_data_keeps_the_batch_of_the_recipe():
     recipe, sites = Recipe(batch=2, local_epochs=1), federation(6, 6, 6)
 

@@ -24,6 +24,7 @@ RECIPES: list[dict[str, Any]] = [
     {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.1},
     {"lr": 0.1, "batch": 2, "local_epochs": 2},
     {"lr": 0.1, "batch": 3, "local_steps": 4, "momentum": 0.5},
+    {"lr": 0.1, "batch": 4, "local_epochs": 1, "even_batches": True},
 ]
 SIZES = [10, 1, 3, 2, 10]
 

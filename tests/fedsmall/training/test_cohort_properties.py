@@ -32,6 +32,7 @@ RECIPES = st.builds(
     weight_decay=st.sampled_from([0.0, 0.1]),
     epsilon=st.just(1e-3),
     batch=st.sampled_from([None, 1, 2, 4]),
+    even_batches=st.booleans(),
     local_epochs=st.sampled_from([None, 2]),
     lr_schedule=st.sampled_from(["constant", "cosine"]),
     optimizer_state=st.sampled_from(["travel", "reset"]),

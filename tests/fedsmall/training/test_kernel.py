@@ -124,6 +124,10 @@ def test_every_local_rule_is_torch_s(compiled, rule):
     assert_alike(plan_of(60, rule, local_epochs=1, batch=2), task_of("cross_entropy"))
 
 
+def test_batches_of_like_size_are_torch_s(compiled):
+    assert_alike(plan_of(60, local_epochs=2, batch=4, even_batches=True), task_of("cross_entropy"))
+
+
 COMBINED = [(loss, name, "none") for loss in kernel.LOSSES for name in OPTIMIZERS]
 COMBINED += [("cross_entropy", name, rule) for name in OPTIMIZERS for rule in RULES[1:]]
 
