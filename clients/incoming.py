@@ -37,6 +37,7 @@ NEAR = 0.02  # sin**2 of the angle between units of one direction
 CHANCE = 1e-3  # that two of a layer's units are so near by chance: with few inputs they must be nearer
 MOST_IDLE = 0.75  # of a layer's units, that are on for one patient at most, at sites of enough patients
 MOST_BIAS = 3.0  # times the size of a unit's weights, in the median of a layer; honest ones had up to .7 in any unit
+ODDS = 3.0  # weights of an output count as so large: its threshold is a logarithm of odds, 9 for one in 8,000
 FEW = 32  # patients, below which honest units are idle too: a chain over sites of 8 patients had up to all
 UNITS = 4  # in a layer of which shares are taken
 NEIGHBOURS = 4  # of a unit, with which its differences are taken
@@ -152,13 +153,15 @@ def sign_of_craft(model: Arrays, first: Arrays, plan: Plan, task: Task, x: np.nd
     for name, array in model.items():
         if array.dtype.kind == "f" and array.size and np.abs(array).max() > GROWTH * _large(first[name]):
             return f"{name} holds numbers more than {GROWTH:,.0f} times as large as at the beginning"
-    for name in [name for name in model if name.endswith("weight") and model[name].ndim > 1]:
+    layers = [name for name in model if name.endswith("weight") and model[name].ndim > 1]
+    for name in layers:
         twins = count_twins(model[name]) - count_twins(first[name])
         if twins > max(2, len(model[name]) // 64):
             return f"{twins} of {len(model[name])} units of {name} have the direction of another"
         bias = name.removesuffix("weight") + "bias"
         if bias in model and len(model[name]) >= UNITS:
-            usual, before = (_usual_bias(held[name], held[bias]) for held in (model, first))
+            least = ODDS if name == layers[-1] else 0.0
+            usual, before = (_usual_bias(held[name], held[bias], least) for held in (model, first))
             if usual > MOST_BIAS * max(1.0, before):
                 return f"the thresholds of {bias} are {usual:.0f} times as large as the weights"
     if x is None or len(x) < FEW:
@@ -184,8 +187,8 @@ def count_twins(weight: np.ndarray) -> int:
     return count
 
 
-def _usual_bias(weight: np.ndarray, bias: np.ndarray) -> float:
-    norms = np.linalg.norm(weight.reshape(len(weight), -1).astype(np.float64), axis=1)
+def _usual_bias(weight: np.ndarray, bias: np.ndarray, least: float) -> float:
+    norms = np.linalg.norm(weight.reshape(len(weight), -1).astype(np.float64), axis=1).clip(least)
     return float(np.median(np.abs(bias[norms > 0]) / norms[norms > 0])) if norms.any() else 0.0
 
 

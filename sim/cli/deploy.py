@@ -80,6 +80,8 @@ def start(
                 raise
     if failed:
         raise typer.Exit(1)
+    if len(plans) > 1:
+        say(f"Side by side: fedsmall compare {folder / 'runs' / base}-*")
 
 
 def _federated(every: list[Plan]) -> list[Plan]:

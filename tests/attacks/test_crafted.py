@@ -248,6 +248,7 @@ def test_each_sign_is_named():
     assert "numbers more than 1,000 times as large" in signs(lambda m: m | {"0.weight": m["0.weight"] * 1e5})
     assert "16 of 16 units of 0.weight" in signs(lambda m: m | {"0.weight": np.repeat(m["0.weight"][:1], 16, axis=0)})
     assert "thresholds of 0.bias" in signs(lambda m: m | {"0.bias": m["0.bias"] + 5})
+    assert "thresholds of 0.bias" in signs(lambda m: {"0.bias": m["0.bias"][:4] - 10, "0.weight": m["0.weight"][:4]})
     dead = signs(lambda m: m | {"2.bias": m["2.bias"] - 1.5})
     assert "8 of 8 units of hidden layer 2 are on for one patient here at most" in dead
 
@@ -339,6 +340,18 @@ QUICK = ("method: FedDC", "method: FedAdam", "groups: starting apart", "rounded:
 @pytest.mark.parametrize("name", only_quick(QUICK, SEEN))
 def test_no_model_of_an_honest_run_is_refused(name, tmp_path):
     assert refusals(PLANS[name], federation_of(PLANS[name]), tmp_path) == []
+
+
+def test_rates_of_rare_events_are_no_sign(tmp_path):
+    rng = np.random.default_rng(0)
+    age, months = rng.normal(size=240), rng.exponential(30, 240).round(1) + 0.1
+    rows = zip(age.round(2), months, (rng.random(240) < 0.1).astype(int), strict=True)
+    (tmp_path / "t.csv").write_text("age,months,died\n" + "".join(f"{a},{m},{e}\n" for a, m, e in rows))
+    table = {"name": "rare", "task": {"csv": str(tmp_path / "t.csv"), "time": "months", "event": "died"}, "sites": 4}
+    table |= {"model": "linear", "rounds": 40, "recipe": {"lr": 1.0, "batch": 32, "local_epochs": 1}}
+    the_plan = scenario.build(table | {"method": [{"name": "FedAvg"}]}).plans()[0]
+
+    assert refusals(the_plan, build_federation(the_plan), tmp_path / "homes") == []
 
 
 @pytest.mark.thorough
