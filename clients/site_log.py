@@ -269,7 +269,9 @@ class SiteLog:
 def _with_ledger(state: LogState, entries: Iterable[dict[str, Any]]) -> LogState:
     """The state with all that the lines say was spent, where it is more."""
     noises = [float(entry["noise"]) for entry in entries if entry["event"] == "spent"]
-    charges = _summed([*state.charges, *_charged(entries)], max)
+    lines = (entry for entry in entries if entry["event"] == "charged")
+    charged = _summed((e["run"], Charge(float(e["rate"]), float(e["noise"]), int(e["steps"]))) for e in lines)
+    charges = _summed([*state.charges, *charged], max)
     exposures = (float(entry["exposure"]) for entry in entries if entry["event"] == "exposed")
     exposure = max(state.exposure, reduce(add, exposures, 0.0))  # in turn, as the state has added them
     state = state.model_copy(update={"charges": charges, "exposure": exposure})
@@ -287,11 +289,6 @@ def _digest_of(path: Path) -> str:
 def _spent(state: LogState, more: int, noises: list[float]) -> LogState:
     least = min([*noises, *([] if state.noise is None else [state.noise])], default=None)
     return state.model_copy(update={"releases": state.releases + more, "noise": least})
-
-
-def _charged(entries: Iterable[dict[str, Any]]) -> Charges:
-    lines = (entry for entry in entries if entry["event"] == "charged")
-    return _summed((e["run"], Charge(float(e["rate"]), float(e["noise"]), int(e["steps"]))) for e in lines)
 
 
 def _summed(charges: Iterable[tuple[str, Charge]], join: Callable[[int, int], int] = add) -> Charges:

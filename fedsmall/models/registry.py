@@ -186,7 +186,9 @@ def agreed_part(plan: Plan, tasks: Sequence[Task]) -> Arrays:
     parts: list[tuple[Kind, Task, Arrays]] = []
     for kind, task in zip(kinds_of(plan), tasks, strict=True):
         if not any((kind, task) == known[:2] for known in parts):
-            parts.append((kind, task, _part_of(plan, kind, task)))
+            model = initial_model(plan_of_kind(plan, kind), task)
+            names = _shared_names(shared_layers(plan), kind, list(model))
+            parts.append((kind, task, {name: model[name] for name in names}))
     (first_kind, _, first), *others = parts
     for kind, _, part in others:
         for name in sorted(first.keys() | part.keys()):
@@ -195,11 +197,6 @@ def agreed_part(plan: Plan, tasks: Sequence[Task]) -> Arrays:
                 apart = f"is {here} in {first_kind.model!r} and {there} in {kind.model!r}"
                 raise PlanError(f"Shared array {name!r} {apart}; share less.")
     return first
-
-
-def _part_of(plan: Plan, kind: Kind, task: Task) -> Arrays:
-    model = initial_model(plan_of_kind(plan, kind), task)
-    return {name: model[name] for name in _shared_names(shared_layers(plan), kind, list(model))}
 
 
 def _shared_names(shared: Sequence[str], kind: Kind, names: Sequence[str]) -> list[str]:

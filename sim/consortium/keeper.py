@@ -32,8 +32,7 @@ def keep(folder: Path, durable: bool) -> None:
 
 def look(folder: Path, durable: bool) -> None:
     """Compare what is with what was, and act where they differ."""
-    seen = folder / "state" / server.SEEN
-    before, now = json.loads(seen.read_text()) if seen.exists() else None, server.state(folder)
+    before, now = _seen(folder), server.state(folder)
     if before == now:
         return resume_died(folder)
     if before is None or not server.is_up(folder):
@@ -74,6 +73,11 @@ def _has_died(home: Path) -> bool:
     events = [event for event, _ in runs.events_of(home)]
     in_vain = events[len(events) - events[::-1].index("answer") :] if "answer" in events else events
     return quiet > min(DIED_S * 2.0 ** in_vain.count(runs.DIED), LONGEST_S)
+
+
+def _seen(folder: Path) -> dict[str, object] | None:
+    path = folder / "state" / server.SEEN
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def say(line: str) -> None:

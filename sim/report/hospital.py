@@ -83,12 +83,11 @@ class OwnRun(NamedTuple):
     @property
     def kinds(self) -> list[Kind]:
         """What left, by kind."""
-        kinds, others = [], extensions(SCENARIOS)
+        kinds = []
         for kind in dict.fromkeys(entry["kind"] for entry in self.sent):
             sent = [entry for entry in self.sent if entry["kind"] == kind]
             times = sent[0]["time"][:19], sent[-1]["time"][:19]
-            leaves = load_extension(SCENARIOS, kind).LEAVES if kind in others else KINDS.get(kind, "")
-            kinds.append(Kind(kind, leaves, len(sent), _size(sent), *times))
+            kinds.append(Kind(kind, _leaves(kind), len(sent), _size(sent), *times))
         return kinds
 
     @property
@@ -120,6 +119,10 @@ def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
         extension = load_extension(SCENARIOS, kinds.pop()).site_part(folder, site) if kinds else None
     package = None if common is None else common.package
     return OwnRun(site, run, entries, log.verify(), read_agreed(folder), evaluation, package, budget, extension)
+
+
+def _leaves(kind: str) -> str:
+    return str(load_extension(SCENARIOS, kind).LEAVES) if kind in extensions(SCENARIOS) else KINDS.get(kind, "")
 
 
 def _size(entries: Sequence[dict[str, Any]]) -> int:
