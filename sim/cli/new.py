@@ -147,8 +147,10 @@ def _scenario_of(
     if is_rare:
         lines.append('threshold = "youden"          # with a rare class a half would call all patients alike')
     lines += ["", "[task]", *(f"{key} = {to_toml(value)}" for key, value in task.items())]
-    rate = 0.02 if "target" in outcome else 0.3 if rows < FEW_ROWS * hospitals else 0.1
-    lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
+    rate = 0.02 if "target" in outcome else 0.3 if "time" in outcome or rows < FEW_ROWS * hospitals else 0.1
+    decay = min(max(2 / rows, 0.002), 0.02) if "time" not in outcome else 0.002  # it bends rates of events, too
+    lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"']
+    lines += [f"weight_decay = {decay:.1g}"]
     lines += ["batch = 32", "even_batches = true           # no last batch of few, which real sites refuse"]
     lines += ["local_epochs = 1              # a round: every hospital goes over its rows once"]
     features, classes = sum(map(len, look.categories().values())) + len(look.numeric), len(outcome.get("classes", ()))

@@ -65,14 +65,10 @@ def looks(methods: Sequence[Method]) -> dict[str, Style]:
     chosen: dict[str, Style] = {}
     for method in in_order(methods):
         spare = (look for look in SPARE if look not in chosen.values())
-        own_look = _own(method)
+        rare = method.name == "FedAvg" and (method.aggregate_every or 0) > 1
+        own_look = LOOKS.get("FedAvg, equal period" if rare else method.name, SPARE[_listed(method) % len(SPARE)])
         chosen[method.label] = next(spare, own_look) if own_look in chosen.values() else own_look
     return chosen
-
-
-def _own(method: Method) -> Style:
-    rare = method.name == "FedAvg" and (method.aggregate_every or 0) > 1
-    return LOOKS.get("FedAvg, equal period" if rare else method.name, SPARE[_listed(method) % len(SPARE)])
 
 
 def _listed(method: Method) -> int:

@@ -15,6 +15,7 @@ from tests.fedsmall.data.pictures.test_files import dicom
 from tests.sim.cli.spoiled import TABLES, spoil
 
 WITHIN = 0.01  # of what a regression on pooled rows comes to on the same test patients
+FARTHER = 0.05  # of how wrong probabilities are: a loss in nats, or an integrated Brier score
 MARKS = dict.fromkeys(["few", "wine"], pytest.mark.thorough)
 ALL_TABLES = [pytest.param(name, marks=MARKS.get(name, pytest.mark.slow)) for name in TABLES]
 
@@ -71,6 +72,9 @@ def test_three_commands_make_of_a_messy_table_a_report_as_good_as_a_pooled_regre
     for method in ("Ridge", "FedDC"):
         own = np.mean([row["common"][spoiled.metric] for row in rows if row["method"] == method])
         assert own > pooled - WITHIN, (method, own, pooled)
+    by_method = {row["label"]: row["common"] for row in rows if row["common"]}
+    proper = "ibs" if spoiled.metric == "c_index" else "loss"  # the two models' likelihoods of times differ
+    assert by_method["FedDC"][proper] < by_method["Ridge"][proper] + FARTHER, (proper, by_method)
 
 
 def test_the_last_table_becomes_a_scenario_that_says_what_each_column_is(fedsmall, tmp_path):
