@@ -71,11 +71,12 @@ def samples_told(answer: Mapping[str, Any]) -> int:
 
 def limits_of(plan: Plan | None, rounds: int, answers: Mapping[str, Mapping[str, Any]], site: str) -> Limits:
     """The limits of a site's reply: its samples at the handshake, and the steps of its order."""
-    samples = samples_told(answers.get(site, {})) or None
+    samples = samples_told(answers.get(site, {})) or MOST
     if plan is None:
-        return Limits(samples or MOST)
-    a_round = len(plan.recipe.batch_sizes(samples)) if samples else plan.recipe.steps
-    return Limits(samples or MOST, a_round * rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS, BLURRED)))
+        return Limits(samples)
+    epoch = -(-samples // min(plan.recipe.batch or samples, samples))  # a site may say any number
+    a_round = plan.recipe.steps or epoch * (plan.recipe.local_epochs or 1)
+    return Limits(samples, a_round * rounds, frozenset((EXAMPLES, LOSS, STEPS, BLURRED)))
 
 
 class NotFinite(ReplyError):

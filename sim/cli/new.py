@@ -150,8 +150,7 @@ def _scenario_of(
     rate = 0.02 if "target" in outcome else 0.3 if "time" in outcome or rows < FEW_ROWS * hospitals else 0.1
     decay = min(max(2 / rows, 0.002), 0.02) if "time" not in outcome else 0.002  # it bends rates of events, too
     lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"']
-    lines += [f"weight_decay = {decay:.1g}"]
-    lines += ["batch = 32", "even_batches = true           # no last batch of few, which real sites refuse"]
+    lines += [f"weight_decay = {decay:.1g}", "batch = 32", "even_batches = true           # for policies' least_batch"]
     lines += ["local_epochs = 1              # a round: every hospital goes over its rows once"]
     features, classes = sum(map(len, look.categories().values())) + len(look.numeric), len(outcome.get("classes", ()))
     is_long = features * (classes if classes > 2 else 1) > MOST_COEFFICIENTS

@@ -40,7 +40,7 @@ optimizer = "adam"
 lr = 0.003
 lr_schedule = "cosine"
 batch = 16
-even_batches = true           # no last batch of few, which real sites refuse
+even_batches = true           # for policies' least_batch
 local_epochs = 1              # a round: every hospital goes over its images once
 
 [[method]]

@@ -13,8 +13,11 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedsmall.errors import ReplyError
+from fedsmall.methods import method
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.sim.engines.inprocess import act_as_server
-from fedsmall.strategies.checks import Limits, check_reply, signature
+from fedsmall.strategies.checks import MOST, Limits, check_reply, limits_of, signature
 from fedsmall.strategies.server.grid import _digest
 from fedsmall.wire import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, RULE, STEPS
 
@@ -247,6 +250,17 @@ def reply_with(content):
 
 def test_a_good_reply_passes():
     check_reply(reply_with(good(np.random.default_rng(0))), EXPECTED)
+
+
+@pytest.mark.parametrize("asked", [{}, {"local_steps": 3}, {"local_epochs": 2}])
+@pytest.mark.parametrize("batch", [None, 1, 4])
+def test_the_most_steps_are_those_of_the_samples_that_a_site_has_told(asked, batch):
+    recipe = Recipe(batch=batch, **asked)
+    plan = Plan(name="t", task="digits", recipe=recipe, method=method("FedAvg"))
+
+    for samples in (1, 2, 3, 4, 9):
+        assert limits_of(plan, 2, {"a": {EXAMPLES: samples}}, "a").steps == 2 * len(recipe.batch_sizes(samples))
+    assert limits_of(plan, 2, {"a": {EXAMPLES: MOST}}, "a").steps <= 4 * MOST  # no list of so many
 
 
 LIMITS = Limits(examples=12, steps=3, metrics=frozenset((EXAMPLES, LOSS, STEPS)))
