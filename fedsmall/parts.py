@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from fedsmall.entry_points import extensions
 
 Positive = Annotated[int, Field(ge=1)]
+Length = Annotated[int, Field(ge=1, le=10_000)]  # of a round: whoever asks for more would have a site's memory
 Fraction = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -76,8 +77,8 @@ class Recipe(Frozen):
     weight_decay: NonNegative = 0.0
     batch: Positive | None = None
     even_batches: bool = False
-    local_steps: Positive | None = None
-    local_epochs: Positive | None = None
+    local_steps: Length | None = None
+    local_epochs: Length | None = None
     lr_schedule: Literal["constant", "cosine", "step"] = "constant"
     lr_step_rounds: Positive = 1
     lr_decay: Fraction = 1.0

@@ -144,8 +144,7 @@ def _scenario_of(
     lines += ["seeds = [0, 1, 2, 3, 4]       # at least five, or there is no verdict"]
     lines += ["evaluate_every = 20"]
     lines += ['metric = "auc"'] if len(outcome.get("classes", ())) == 2 else []
-    if is_rare:
-        lines.append('threshold = "youden"          # with a rare class a half would call all patients alike')
+    lines += ['threshold = "youden"          # with a rare class a half would call all patients alike'] * is_rare
     lines += ["", "[task]", *(f"{key} = {to_toml(value)}" for key, value in task.items())]
     rate = 0.02 if "target" in outcome else 0.3 if "time" in outcome or rows < FEW_ROWS * hospitals else 0.1
     decay = min(max(2 / rows, 0.002), 0.02) if "time" not in outcome else 0.002  # it bends rates of events, too

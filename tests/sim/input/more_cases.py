@@ -291,6 +291,9 @@ SCENARIOS = {
     "sites by name": scenario(TABLE.replace("sites = 3", 'sites = ["essen"]'), "sites: should be a whole number"),
     "rounds in words": scenario(f'{TABLE}rounds = "ten"\n', r"rounds: should be a whole number \(got 'ten'\)"),
     "a metric by number": scenario(f"{TABLE}metric = 2\n", "metric: should be text in quotes"),
+    "a round without end": scenario(
+        f"{TABLE}recipe.local_steps = 1_000_000_000_000\n", "recipe.local_steps: should be at most 10000"
+    ),
     "a batch of none": scenario(f"{TABLE}recipe.batch = 0\n", "recipe.batch: should be at least 1"),
     "layers as one number": scenario(
         f'{TABLE}model = "mlp"\nmodel_options = {{hidden = -8}}\n', r"at least 1, as in \[64, 32\]; got -8"
