@@ -154,6 +154,9 @@ class Tree(Frozen):
 
     @model_validator(mode="after")
     def _foldable(self) -> Self:
+        fanout, depth = (max(v, default=0) if isinstance(v, tuple) else v for v in (self.fanout, self.depth))
+        if depth > 100 or fanout**depth > 10_000:
+            raise ValueError(f"{fanout} replicas of each model over {depth} generations are too many; take fewer")
         leave_sites = self.travel == "trees" or self.fold_at == "server"
         if leave_sites and (isinstance(self.fanout, tuple) or isinstance(self.depth, tuple)):
             several = "trees that travel or are folded at the server have one fanout and one depth for all sites"

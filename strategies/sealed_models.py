@@ -338,7 +338,10 @@ class SealedModels(Form):
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """The envelopes, and the transcript."""
-        envelopes = {str(row): arrays_of(_records(envelope)) for row, envelope in self._envelopes.items()}
+        envelopes = {
+            str(row): arrays_of({key: r for key, r in ((MODEL, e.model), (CARRIED, e.beside)) if r is not None})
+            for row, e in self._envelopes.items()
+        }
         addresses = {str(row): [envelope.by, envelope.t, envelope.to] for row, envelope in self._envelopes.items()}
         average = self.average and self.average.model_dump()
         arrays = join(envelopes=join(**envelopes), clear=self._clear.state()[0])
@@ -379,11 +382,6 @@ def check_envelope(record: ArrayRecord, bytes_of_model: int) -> None:
     if held is None or len(record) > 1 or held.dtype != "uint8" or len(held.data) > most:
         raise ReplyError("expected one encrypted message, of a model's size")
     read_array(terms.ENVELOPE, record[terms.ENVELOPE])
-
-
-def _records(envelope: Envelope) -> Records:
-    both = {MODEL: envelope.model, CARRIED: envelope.beside}
-    return {key: record for key, record in both.items() if record is not None}
 
 
 def _envelope(reply: Message | None) -> ArrayRecord:

@@ -303,8 +303,7 @@ class Kernel:
         fresh = np.array(
             [resets and phase.arrived and t == phase.t - phase.rounds + 1 for phase, t, _ in rounds], dtype=np.uint8
         )
-        rate = np.array([lr for _, _, lr in rounds])
-        self._point(index=index, site=site, row=row, fresh=fresh, rate=rate)
+        self._point(index=index, site=site, row=row, fresh=fresh, rate=np.array([lr for _, _, lr in rounds]))
         self._struct.rounds, parts = len(site), self._struct.parts
         # several shares for a thread, so that none waits long for the last; of a short walk sharing out is the longer
         several = 4 if len(site) >= 64 else 1

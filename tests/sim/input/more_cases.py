@@ -291,6 +291,10 @@ SCENARIOS = {
     "sites by name": scenario(TABLE.replace("sites = 3", 'sites = ["essen"]'), "sites: should be a whole number"),
     "rounds in words": scenario(f'{TABLE}rounds = "ten"\n', r"rounds: should be a whole number \(got 'ten'\)"),
     "a metric by number": scenario(f"{TABLE}metric = 2\n", "metric: should be text in quotes"),
+    "a tree without end": scenario(
+        f"name = 's'\n{TABLE}[[method]]\nname = 'RepTreeFL'\ntree = {{fanout = 10, depth = 9}}\n",
+        "10 replicas of each model over 9 generations are too many",
+    ),
     "a round without end": scenario(
         f"{TABLE}recipe.local_steps = 1_000_000_000_000\n", "recipe.local_steps: should be at most 10000"
     ),
