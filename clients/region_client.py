@@ -141,8 +141,7 @@ def _ended(home: Path) -> str:
 def main(arguments: list[str]) -> None:
     """``-m fedsmall.clients.region_client NAME HOME POLICY SOCKET RUNS``, as `fedsmall site up --region` runs it."""
     name, home, policy, path, runs = arguments
-    client = RegionClient(name, Path(runs), Path(home), Path(policy))
-    serve(Path(path), client.answer, f"data process {name}: ready")
+    serve(Path(path), RegionClient(name, Path(runs), Path(home), Path(policy)).answer, f"data process {name}: ready")
 
 
 if __name__ == "__main__":

@@ -279,8 +279,7 @@ class Telling:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
         rows = rows_to_tell(self._guard(order, TOLD_PATIENTS), part.x, part.y, floor)
         self._note_untold(order, VALIDATE, len(rows), len(part))
-        sums = client.validate(order.arrays, order.config, rows, floor)
-        return {"config": {}}, join(**{OUT_OF_FOLD: sums})
+        return {"config": {}}, join(**{OUT_OF_FOLD: client.validate(order.arrays, order.config, rows, floor)})
 
     def at_the_end(self, order: SiteRequest, client: HospitalClient, metrics: dict[str, Any], folder: Path) -> Answer:
         """The answer at a run's end: metrics, sums over held-out patients, and the run's charges."""

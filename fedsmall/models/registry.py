@@ -26,6 +26,7 @@ from fedsmall.wire import Arrays
 
 TORCHVISION = "torchvision:"  # first word of the names of torchvision's networks
 Builder = Callable[..., nn.Module]
+MOST_UNITS = 10_000  # of all layers that an option lists, or layers: more would have a site's memory
 IN_PYTHON = "python:"  # before the names of models that are objects of this process
 _DRAWING = RLock()  # torch draws from one generator for all threads
 
@@ -144,10 +145,13 @@ def _check_options(name: str, builder: Builder, options: dict[str, Any]) -> None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     known = list(parameters)[1:]
-    for option in options:
+    for option, value in options.items():
         if option not in known:
             hint = nearest(option, known) if known else "It has none."
             raise PlanError(f"model {name!r} has no option {option!r}. {hint}")
+        units = sum(part for part in (value if isinstance(value, list | tuple) else [value]) if isinstance(part, int))
+        if units > MOST_UNITS:
+            raise PlanError(f"{option} of model {name!r} comes to {MOST_UNITS:,} at most; got {units:,}")
 
 
 def try_model(plan: Plan, task: Task) -> None:

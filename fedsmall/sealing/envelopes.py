@@ -178,8 +178,7 @@ def signed(info: bytes, box: bytes) -> bytes:
 
 def halves(seed: bytes) -> tuple[mlkem.MLKEM768PrivateKey, x25519.X25519PrivateKey]:
     """The two secret keys that follow from 96 random bytes."""
-    post_quantum = mlkem.MLKEM768PrivateKey.from_seed_bytes(seed[:64])
-    return post_quantum, x25519.X25519PrivateKey.from_private_bytes(seed[64:])
+    return mlkem.MLKEM768PrivateKey.from_seed_bytes(seed[:64]), x25519.X25519PrivateKey.from_private_bytes(seed[64:])
 
 
 def roll_digest(roll: Mapping[str, str]) -> str:

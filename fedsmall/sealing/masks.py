@@ -76,8 +76,7 @@ def committee_size(sites: int, sums: int) -> int:
     """How many sites help with each of a run's ``sums``: up to fifteen all, else a bad draw is rarer than 2**-40."""
     if sites <= ALL_DECRYPT:
         return sites
-    sizes = range(LEAST, sites)
-    return next((n for n in sizes if chance_of_bad_draw(sites, n) * max(sums, 1) < BAD_DRAW), sites)
+    return next((n for n in range(LEAST, sites) if chance_of_bad_draw(sites, n) * max(sums, 1) < BAD_DRAW), sites)
 
 
 def share(secrets: Sequence[bytes], decryptors: int, key: bytes) -> list[bytes]:

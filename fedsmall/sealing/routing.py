@@ -72,8 +72,7 @@ class RoutingTable:
         method, places = self.plan.method, self.comm_rounds[self.number(t)][1]
         groups = method.group_count(len(self.names))
         if method.by_samples:
-            averages = sum(c.action is Action.AGGREGATE for c, _ in self.comm_rounds[: self.number(t)])
-            return averages % groups
+            return sum(c.action is Action.AGGREGATE for c, _ in self.comm_rounds[: self.number(t)]) % groups
         return int(groups_of(method, len(places), groups)[self.model_at(t, site)])
 
     def members(self, t: int, group: int) -> list[str]:

@@ -163,8 +163,7 @@ def up(
     from fedsmall.sim.consortium.keeper import interrupted
 
     server.up(folder, say, only, durable=durable)
-    record = members.load(folder)
-    say(f"The server is up: sites dial {record.address}; only this machine may command it.")
+    say(f"The server is up: sites dial {members.load(folder).address}; only this machine may command it.")
     for run in interrupted(folder) if only in ("", "superexec") else ():
         say(f"The run {run!r} was under way and goes on by itself; `fedsmall stop {run}` ends it.")
     if not detach:

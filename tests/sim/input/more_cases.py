@@ -299,6 +299,10 @@ SCENARIOS = {
         f"{TABLE}recipe.local_steps = 1_000_000_000_000\n", "recipe.local_steps: should be at most 10000"
     ),
     "a batch of none": scenario(f"{TABLE}recipe.batch = 0\n", "recipe.batch: should be at least 1"),
+    "layers without end": scenario(
+        f'{TABLE}model = "mlp"\nmodel_options = {{hidden = [1_000_000_000, 32]}}\n',
+        "hidden of model 'mlp' comes to 10,000 at most; got 1,000,000,032",
+    ),
     "layers as one number": scenario(
         f'{TABLE}model = "mlp"\nmodel_options = {{hidden = -8}}\n', r"at least 1, as in \[64, 32\]; got -8"
     ),
