@@ -30,6 +30,7 @@ from fedsmall.wire import Arrays
 
 OWN = "own"
 SLACK = 1e-6  # sums of epsilons are rounded
+MOST_DRAWN = 100_000_000  # samples in a round: their numbers are drawn before it begins, and take eight bytes each
 LIMITS = {
     "least_samples": "this site has fewer than the {1} samples its policy asks for",
     "least_per_class": "this site has fewer than the {1} samples of a class that its policy asks for",
@@ -161,7 +162,10 @@ class Policy(Frozen):
                 f"the plan trains in batches of {recipe.batch}; the policy here asks for {self.least_batch} or more "
                 "(least_batch)"
             )
-        if min(recipe.epoch_sizes(samples)[: recipe.steps]) < self.least_batch:
+        epoch = recipe.epoch_sizes(samples)
+        if max(epoch) * (recipe.steps or len(epoch) * (recipe.local_epochs or 1)) > MOST_DRAWN:
+            raise PolicyError(f"a round would draw more than {MOST_DRAWN:,} samples here; take fewer steps or epochs")
+        if min(epoch[: recipe.steps]) < self.least_batch:
             raise PolicyError(
                 f"a batch here would be smaller than the {self.least_batch} samples its policy asks for (least_batch); "
                 f"take a batch of {2 * self.least_batch - 1} or more with even_batches = true, or leave batch out"

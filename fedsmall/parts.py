@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from fedsmall.entry_points import extensions
 
 Positive = Annotated[int, Field(ge=1)]
-Length = Annotated[int, Field(ge=1, le=10_000)]  # of a round: whoever asks for more would have a site's memory
+Length = Annotated[int, Field(ge=1, le=1_000_000)]  # of a round: whoever asks for more would have a site's memory
 Fraction = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]

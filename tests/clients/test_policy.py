@@ -169,6 +169,17 @@ def test_even_batches_of_twice_the_least_are_let_in_whatever_a_hospital_has(samp
     Policy().check_plan(averaging, "t", samples=samples, sites=3)
 
 
+def test_a_round_that_would_have_the_sites_memory_is_refused():
+    for recipe, refused in (
+        (Recipe(local_steps=1_000_000), True),
+        (Recipe(local_epochs=1_000_000, batch=8), True),
+        (Recipe(local_steps=1_000_000, batch=8), False),
+    ):
+        averaging = plan(name="FedAvg").model_copy(update={"recipe": recipe})
+        with pytest.raises(PolicyError, match="a round would draw more than") if refused else nullcontext():
+            Policy().check_plan(averaging, "t", samples=800, sites=3)
+
+
 def test_a_step_that_never_comes_is_not_asked_for():
     for steps, refused in ((2, False), (3, True)):  # 33 samples in batches of 16: the third holds one patient
         averaging = plan(name="FedAvg").model_copy(update={"recipe": Recipe(batch=16, local_steps=steps)})

@@ -296,7 +296,7 @@ SCENARIOS = {
         "10 replicas of each model over 9 generations are too many",
     ),
     "a round without end": scenario(
-        f"{TABLE}recipe.local_steps = 1_000_000_000_000\n", "recipe.local_steps: should be at most 10000"
+        f"{TABLE}recipe.local_steps = 1_000_000_000_000\n", "recipe.local_steps: should be at most 1000000"
     ),
     "a batch of none": scenario(f"{TABLE}recipe.batch = 0\n", "recipe.batch: should be at least 1"),
     "layers without end": scenario(
