@@ -163,7 +163,7 @@ class Policy(Frozen):
                 "(least_batch)"
             )
         epoch = recipe.epoch_sizes(samples)
-        if max(epoch) * (recipe.steps or len(epoch) * (recipe.local_epochs or 1)) > MOST_DRAWN:
+        if max(epoch) * recipe.count_steps(samples) > MOST_DRAWN:
             raise PolicyError(f"a round would draw more than {MOST_DRAWN:,} samples here; take fewer steps or epochs")
         if min(epoch[: recipe.steps]) < self.least_batch:
             raise PolicyError(

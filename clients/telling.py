@@ -101,7 +101,7 @@ def told_sums(guard: Guard, sums: Sums, x: np.ndarray, names: tuple[str, ...], f
     for index in np.flatnonzero(flat[0]):
         name = names[index] if names else f"{columns.shape[1]} features, {index}"
         before = known["features"].get(name)
-        now = _digests(columns[:, index], known)
+        now = digests(columns[:, index], known)
         allowed = verdict(before, now, floor)
         if allowed is Verdict.NEW:
             known["features"][name] = updated_entry(before, now, flat[:, index].tolist())
@@ -124,7 +124,8 @@ def told_classes(raw: RawSite, plan: Plan, floor: int, guard: Guard) -> Sums:
     return told_sums(guard, sums, one_hot(raw.train.y, task.classes), names, floor).sums
 
 
-def _digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
+def digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
+    """The values that are there, by digests under the site's own key, and how often each is."""
     present = values[~np.isnan(values)].astype(np.float64)
     return Counter(digest(value.tobytes(), known, 8) for value in present)
 
@@ -279,7 +280,8 @@ class Telling:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
         rows = rows_to_tell(self._guard(order, TOLD_PATIENTS), part.x, part.y, floor)
         self._note_untold(order, VALIDATE, len(rows), len(part))
-        return {"config": {}}, join(**{OUT_OF_FOLD: client.validate(order.arrays, order.config, rows, floor)})
+        sums = client.validate(order.arrays, order.config, rows, floor)
+        return {"config": {}}, join(**{OUT_OF_FOLD: sums})
 
     def at_the_end(self, order: SiteRequest, client: HospitalClient, metrics: dict[str, Any], folder: Path) -> Answer:
         """The answer at a run's end: metrics, sums over held-out patients, and the run's charges."""

@@ -99,8 +99,11 @@ class Recipe(Frozen):
 
     def batch_sizes(self, samples: int, batch: int | None = None) -> list[int]:
         """The sizes of a round's batches at a site with so many samples, in order; of ``batch`` or the recipe's."""
-        epoch = self.epoch_sizes(samples, batch)
-        return list(islice(cycle(epoch), self.steps or len(epoch) * (self.local_epochs or 1)))
+        return list(islice(cycle(self.epoch_sizes(samples, batch)), self.count_steps(samples, batch)))
+
+    def count_steps(self, samples: int, batch: int | None = None) -> int:
+        """The optimizer steps of such a round, counted and not listed, for a site may say any number of samples."""
+        return self.steps or -(-samples // min(batch or self.batch or samples, samples)) * (self.local_epochs or 1)
 
     def epoch_sizes(self, samples: int, batch: int | None = None) -> list[int]:
         """The sizes of the batches of one pass over so many samples."""

@@ -74,9 +74,7 @@ def limits_of(plan: Plan | None, rounds: int, answers: Mapping[str, Mapping[str,
     samples = samples_told(answers.get(site, {})) or MOST
     if plan is None:
         return Limits(samples)
-    epoch = -(-samples // min(plan.recipe.batch or samples, samples))  # a site may say any number
-    a_round = plan.recipe.steps or epoch * (plan.recipe.local_epochs or 1)
-    return Limits(samples, a_round * rounds, frozenset((EXAMPLES, LOSS, STEPS, BLURRED)))
+    return Limits(samples, plan.recipe.count_steps(samples) * rounds, frozenset((EXAMPLES, LOSS, STEPS, BLURRED)))
 
 
 class NotFinite(ReplyError):

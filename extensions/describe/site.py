@@ -1,18 +1,15 @@
 """A site that is asked for a first table: what it may tell, of whom it has told before. It leaves in a secure sum."""
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedsmall.clients.consent import Consent
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import scaling_of
 from fedsmall.clients.sealing import Encryption
 from fedsmall.clients.site_request import Answer, SiteRequest, check_order, plan_of
-from fedsmall.clients.telling import Guard, Verdict, digest, rows_to_tell, updated_entry, verdict
+from fedsmall.clients.telling import Guard, Verdict, digests, rows_to_tell, updated_entry, verdict
 from fedsmall.errors import PlanError, PolicyError
 from fedsmall.extensions.describe.tables import Patients, count, grid, patients_of, shapes
 from fedsmall.planning.run_sheet import RUN
@@ -63,7 +60,7 @@ def columns_withheld(guard: Guard, patients: Patients, floor: int) -> set[str]:
     known = guard.read(patients=None)
     columns, withheld = known.setdefault("columns", {}), set()
     for name, values in zip(patients.names, patients.x.T, strict=True):
-        now = Counter(digest(value.tobytes(), known, 8) for value in values[~np.isnan(values)])
+        now = digests(values, known)
         allowed = verdict(columns.get(name), now, floor)
         if allowed is Verdict.NEW:
             columns[name] = updated_entry(columns.get(name), now, None)
