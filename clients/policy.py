@@ -102,10 +102,9 @@ class Policy(Frozen):
         ``numbers`` the size of a model, ``per_class`` those of its rarest class. Who ``has_identity`` can encrypt.
         """
         method = plan.method
-        if self.tasks and task not in self.tasks:
-            raise PolicyError(f"task {task!r} is not among those allowed here ({', '.join(self.tasks)})")
-        if self.methods and method.name not in self.methods:
-            raise PolicyError(f"method {method.name!r} is not among those allowed here ({', '.join(self.methods)})")
+        for what, name, allowed in (("task", task, self.tasks), ("method", method.name, self.methods)):
+            if allowed and name not in allowed:
+                raise PolicyError(f"{what} {name!r} is not among those allowed here ({', '.join(allowed)})")
         found = {"samples": samples, "per_class": per_class, "sites": sites, "rounds": plan.rounds, "numbers": numbers}
         for key, reason in LIMITS.items():
             kind, what = key.split("_", 1)

@@ -82,15 +82,8 @@ def _of(now: Counter[str]) -> str:
     return blake2b(json.dumps(sorted(now.items())).encode(), digest_size=16).hexdigest()
 
 
-class Told(NamedTuple):
-    """The sums that may be told, and for how many features they are those of before."""
-
-    sums: Sums
-    again: int
-
-
-def told_sums(guard: Guard, sums: Sums, x: np.ndarray, names: tuple[str, ...], floor: int) -> Told:
-    """The sums that may be told of ``x`` (samples, features), where NaN is a missing value.
+def told_sums(guard: Guard, sums: Sums, x: np.ndarray, names: tuple[str, ...], floor: int) -> tuple[Sums, int]:
+    """The sums that may be told of ``x`` (samples, features), where NaN is missing; of how many they are earlier ones.
 
     The guard remembers them: {"key", "features": {name: :data:`Entry`}}.
     """
@@ -109,7 +102,7 @@ def told_sums(guard: Guard, sums: Sums, x: np.ndarray, names: tuple[str, ...], f
             flat[:, index] = before["last"] if before else 0.0
             again += 1
     guard.write(known)
-    return Told(Sums(*(row.reshape(sums.count.shape) for row in flat)), again)
+    return Sums(*(row.reshape(sums.count.shape) for row in flat)), again
 
 
 def told_classes(raw: RawSite, plan: Plan, floor: int, guard: Guard) -> Sums:
@@ -121,7 +114,7 @@ def told_classes(raw: RawSite, plan: Plan, floor: int, guard: Guard) -> Sums:
     names = tuple(f"class {name}" for name in task.class_names or range(task.classes))
     floor = max(floor, raw.floor)
     sums = class_sums(raw.train.y, task.classes, floor)
-    return told_sums(guard, sums, one_hot(raw.train.y, task.classes), names, floor).sums
+    return told_sums(guard, sums, one_hot(raw.train.y, task.classes), names, floor)[0]
 
 
 def digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:

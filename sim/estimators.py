@@ -213,8 +213,6 @@ class FederatedSurvival(_Federated):
 
     def predict_survival(self, X: Any) -> Any:
         """The probability of no event by each of ``model_.times_``, as a table with a column for each."""
-        import pandas
-
         table = self._table(X)
         return pandas.DataFrame(self.model_.predict_survival(table), columns=self.model_.times_)
 

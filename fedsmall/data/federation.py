@@ -38,9 +38,8 @@ class Samples:
 
     def __getitem__(self, rows: np.ndarray) -> "Samples":
         whose = None if self.patients is None else self.patients[rows]
-        return Samples(
-            self.x[rows], self.y[rows], whose, {column: names[rows] for column, names in self.groups.items()}
-        )
+        groups = {column: names[rows] for column, names in self.groups.items()}
+        return Samples(self.x[rows], self.y[rows], whose, groups)
 
 
 def join(parts: Iterable[Samples]) -> Samples:

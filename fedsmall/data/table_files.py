@@ -221,8 +221,16 @@ def read_table(
             rows = [(line, row) for line, row in enumerate(_read_excel(path, sheet), 1) if any(row)]
             return _frame_of(rows, names, "")
         text = _text(path)
-        separator = separator or max(SEPARATORS, key=text.partition("\n")[0].count)
-        return _frame_of(list(_lines(text, separator)), names, decimal)
+        return _frame_of(list(_lines(text, separator or _find_separator(text))), names, decimal)
+
+
+def _find_separator(text: str) -> str:
+    """The mark that a header has most of; where it has none, blanks, if they make as many cells of the next line."""
+    lines = text.split("\n", 2)[:2]
+    if any(map(lines[0].count, SEPARATORS)):
+        return max(SEPARATORS, key=lines[0].count)
+    widths = {len(row) for _, row in _lines("\n".join(lines), " ")}
+    return " " if len(widths) == 1 and widths != {1} else SEPARATORS[0]
 
 
 def is_query(path: Path | None) -> bool:
@@ -296,6 +304,7 @@ def _frame_of(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decim
 
 
 def _lines(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    text = re.sub(" +$", "", text, flags=re.M) if separator == " " else text
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
     try:
         yield from ((reader.line_num, row) for row in reader if row)

@@ -97,7 +97,7 @@ class TreeCohort(WrappedTrainer):
         held = {
             site: subsets(tree, self._samples[site].y, plan.seed, site) for site, tree in zip(names, trees, strict=True)
         }
-        parts = [self._part(site, held[site][node]) for site, node in nodes]
+        parts = [self._samples[site][held[site][node]] for site, node in nodes]
         self._rows = tuple(row_name(site, node) for site, node in nodes)
         self._nodes = trees[0].nodes  # of every site, where trees must be equal
         self._of_site = [np.flatnonzero([owner == site for owner, _ in nodes]) for site in names]
@@ -192,10 +192,6 @@ class TreeCohort(WrappedTrainer):
         rows = len(next(iter(models.values())))
         states = [ModelState({name: array[row] for name, array in models.items()}) for row in range(rows)]
         return self._within.predict(self._within.stack(states), self._samples[site].x)
-
-    def _part(self, site: str, rows: np.ndarray) -> Samples:
-        samples = self._samples[site]
-        return samples if len(rows) == len(samples) else samples[rows]
 
     def _anchors(self, trained: TrainResult, rows: np.ndarray, sent: Arrays, times: int) -> TrainResult:
         anchors = self._anchor_places(rows)

@@ -111,10 +111,7 @@ def resume(
     folder: Folder = HERE,
     detach: Detach = False,
     comm_round: Annotated[
-        int | None,
-        Option(
-            "--from", min=1, metavar="ROUND", help="an earlier communication round that the run's journal still holds"
-        ),
+        int | None, Option("--from", min=1, metavar="ROUND", help="an earlier round that the run's journal still holds")
     ] = None,
 ) -> None:
     """Go on with a run that ended early, from its last communication round and to the same bits, or an earlier one.
@@ -145,20 +142,17 @@ def status(
         sites = {name: connected.get(name, "unknown") for name in sorted({*admitted, *connected})}
         states = [{"run": name, "state": state, "line": line} for name, state, line in rows]
         print(json.dumps({"server": is_up, "sites": sites, "runs": states, "warnings": warnings}))
-        poor = (
-            warnings
-            or any(sites[name] != "online" for name in admitted)
-            or any(state == runs.EARLY for _, state, _ in rows)
-        )
-        raise typer.Exit(DOWN if not is_up else int(bool(poor)))
+        is_away = any(sites[name] != "online" for name in admitted)
+        is_poor = bool(warnings) or is_away or any(state == runs.EARLY for _, state, _ in rows)
+        raise typer.Exit(int(is_poor) if is_up else DOWN)
     for line in warnings:
         say(line, "yellow")
     for name, state, line in rows:
         say(f"{name}: {state}  {line}".rstrip())
-    if not is_up:
-        return say("the server does not run")
     for name, site in connected.items():
         say(f"site {name}: {site}")
+    if not is_up:
+        say("the server does not run")
 
 
 def stop(run: Run, folder: Folder = HERE) -> None:
@@ -172,12 +166,8 @@ def logs(
     run: Run,
     folder: Folder = HERE,
     last: Annotated[int, Option(min=1, help="how many lines to show")] = 30,
-    check: Annotated[
-        bool, Option("--verify", help="hold the run's log against what its sites have signed of theirs")
-    ] = False,
-    against: Annotated[
-        list[Path] | None, Option(help="and against a copy of a site's log, its log.jsonl; may be given again")
-    ] = None,
+    check: Annotated[bool, Option("--verify", help="hold it against what the sites have signed of theirs")] = False,
+    against: Annotated[list[Path] | None, Option(help="and against a site's log, its log.jsonl; repeatable")] = None,
 ) -> None:
     """The last orders and answers of a run, with every silence and every answer set aside."""
     home = runs.run_home(folder, run)

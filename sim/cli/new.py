@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from typer import Argument, Option
 
@@ -77,8 +78,10 @@ def new(
             of_all = " at every hospital" * (len(tables) > 1)
             raise PlanError(f"there is no column {name!r}{of_all}. Known: {', '.join(rows)}")
     look = look_at(tables, decimal, predicted, site, patient)
+    is_empty = np.any([is_missing(rows[column], look.missing) for column in predicted], axis=0)
     outcome, notes, is_rare = _outcome_of(rows, look, predicted, positive)
-    text = _scenario_of(path, out.stem, look, outcome, notes, len(rows), is_rare)
+    outcome |= {"drop_unlabelled": True} if is_empty.any() else {}
+    text = _scenario_of(path, out.stem, look, outcome, notes, int((~is_empty).sum()), is_rare)
     return _write(out, text, [*notes, *_notes_of(look)])
 
 

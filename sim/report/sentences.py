@@ -229,9 +229,8 @@ def _pooled(shown: Table) -> str:
     if any(sign * mean.mean >= sign * regression.common.mean for mean in networks):
         return ""
     return (
-        f" All models of this run that were trained by gradients lie, by their means, below logistic regression on the "
-        f"pooled patients "
-        f"({metric_name(shown.metric)} {value(shown, regression.common.mean)}): see fedsmall choose."
+        " All models of this run that were trained by gradients lie, by their means, below logistic regression on the "
+        f"pooled patients ({metric_name(shown.metric)} {value(shown, regression.common.mean)}): see fedsmall choose."
     )
 
 

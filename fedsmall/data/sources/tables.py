@@ -78,6 +78,7 @@ def csv(
     sheet: str | None = None,
     site_column: str | None = None,
     subgroups: Sequence[str] = (),
+    drop_unlabelled: bool = False,
 ) -> Pool:
     """The table at ``path``, or one for each site where that is a folder, or pandas tables by site ("" for one of all).
 
@@ -87,10 +88,13 @@ def csv(
     columns of text, or gives their values. ``missing`` are further words for no value, ``unscaled`` columns keep their
     unit. ``site_column`` and ``patient`` name each row's; for ``subgroups`` see :mod:`fedsmall.data.subgroups`.
 
-    Raises DataError for a column that is missing or holds text, sites whose columns differ, and unlabelled rows.
+    Raises DataError for a column that is missing or holds text, for sites whose columns differ, and for rows without
+    what is predicted, unless ``drop_unlabelled`` leaves them out.
     """
     if features is not None and not len(features):
         raise PlanError("features lists no column; leave it out to take all")
+    if type(drop_unlabelled) is not bool:
+        raise PlanError(f"drop_unlabelled is true or false; got {drop_unlabelled!r}")
     words = {"label": label, "patient": patient, "sheet": sheet, "unscaled": unscaled}
     _check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
     label, target, classes = _label_of_grades(label, target, classes, order)
@@ -101,17 +105,39 @@ def csv(
         tables = read_files(locate(path, root), separator, decimal, sheet)
     split = site_column is not None and NOWHERE in tables
     frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
+    learns, markers = outcome or str(label), _markers(missing)
+    frames, notes = _labelled(frames, learns, markers, drop_unlabelled)
     patients = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
     categories = _read_categorical(path, categorical)
     left_out = [*drop, *(column for column in (site_column, patient) if column)]
-    reading: dict[str, Any] = {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
+    reading: dict[str, Any] = {"separator": separator, "decimal": decimal, "markers": markers}
     reading |= {"unscaled": tuple(unscaled), "features": features, "drop": left_out, "categorical": categories}
-    schema = Schema.of(frames, outcome or str(label), classes=classes, **reading)
+    schema = Schema.of(frames, learns, classes=classes, **reading)
     if stray := set(unscaled) - (set(schema.form.columns) - set(schema.form.categories)):
         raise DataError(f"unscaled names {min(stray)!r}, which is no feature of numbers")
     pool = _pool_of(frames, schema, patients, subgroups)
-    return pool if order is None else replace(pool, loss=DEFAULT_LOSS["grades"])
+    return replace(pool, notes=(*notes, *pool.notes), loss=pool.loss if order is None else DEFAULT_LOSS["grades"])
+
+
+def _labelled(
+    frames: Frames, learns: str | Outcome, markers: Sequence[str], drop: bool
+) -> tuple[Frames, tuple[str, ...]]:
+    """The rows that hold what is predicted, and a note on the others, which are a DataError unless they are to go."""
+    kept, columns = {}, (learns,) if isinstance(learns, str) else learns.columns
+    for name, frame in frames.items():
+        with at_site(name):
+            need(frame, columns, "the label" if isinstance(learns, str) else "what is to be predicted")
+            gaps = np.stack([table_files.is_missing(frame[column], markers) for column in columns])
+            for column, empty in zip(columns, gaps.sum(axis=1), strict=True):
+                if empty and not drop:
+                    gone = f"column {column!r} is empty in {empty} of {len(frame)} rows"
+                    raise DataError(f"{gone}; drop those rows, or say drop_unlabelled = true")
+            kept[name] = frame[~gaps.any(axis=0)]
+            if not len(kept[name]):
+                raise DataError(f"no row has an outcome: {', '.join(map(repr, columns))}")
+    rows, left = sum(map(len, frames.values())), sum(map(len, kept.values()))
+    return kept, (f"Rows without an outcome, left out: {rows - left} of {rows}",) * (left < rows)
 
 
 def _pool_of(frames: Frames, schema: "Schema", patients: Mapping[str, np.ndarray], subgroups: Any) -> Pool:
@@ -201,9 +227,6 @@ class Schema:
         """The schema that all ``frames`` share; ``reading`` are further fields of ``Columns``."""
         first = next(iter(frames.values()))
         wanted = (learns,) if isinstance(learns, str) else learns.columns
-        for name, frame in frames.items():
-            with at_site(name):
-                need(frame, wanted, "the label" if isinstance(learns, str) else "what is to be predicted")
         chosen = tuple(features or table_files.common_columns(frames, {*wanted, *drop}))
         for name, frame in frames.items():
             with at_site(name):
@@ -222,10 +245,9 @@ class Schema:
         return cls(learns, shared, Columns(columns=chosen, **reading))
 
     def part(self, frame: "DataFrame") -> Part:
-        """The samples of one table; DataError for text among numbers and for rows without a label."""
+        """The samples of one table, all labelled; DataError for text among numbers."""
         if not isinstance(self.learns, str):
             return Part(self.form.numbers(frame), _read_outcome(frame, self.learns, self.form.markers))
-        _check_filled(frame, self.learns, self.form.markers)
         labels = [self.shared.means.get(table_files.plain(label), label) for label in frame[self.learns]]
         return Part(self.form.numbers(frame), as_classes(labels, self.shared.names))
 
@@ -356,30 +378,22 @@ def _survival(time: str | None, event: str | None, cuts: Any, intervals: Any) ->
 def _read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] = ()) -> np.ndarray:
     """What is predicted as it was read, in float64: a number (rows, 1), a time and its event (rows, 2), or labels."""
     if outcome.kind == "findings":
-        return np.stack([_yes_or_no(frame, column, markers, "there", "absent") for column in outcome.names], axis=1)
-    _check_filled(frame, outcome.name, markers)
+        return np.stack([_yes_or_no(frame, column, "there", "absent") for column in outcome.names], axis=1)
     numbers, text = table_files.number_block(frame[[outcome.name]], markers)  # (rows, 1)
     table_files.check_no_text(frame, [outcome.name], text)
     if outcome.kind == "amount":
         return numbers
     if below := int((numbers < 0).sum()):
         raise DataError(f"column {outcome.name!r} is below 0 in {below} of {len(frame)} rows; it is a time")
-    return np.stack([numbers[:, 0], _yes_or_no(frame, outcome.event, markers, "it happened", "not yet")], axis=1)
+    return np.stack([numbers[:, 0], _yes_or_no(frame, outcome.event, "it happened", "not yet")], axis=1)
 
 
-def _yes_or_no(frame: "DataFrame", column: str, markers: Sequence[str], one: str, zero: str) -> np.ndarray:
-    _check_filled(frame, column, markers)
+def _yes_or_no(frame: "DataFrame", column: str, one: str, zero: str) -> np.ndarray:
     cells = frame[column].map(lambda cell: table_files.plain(cell).lower())
     answers = np.array([EVENTS.get(cell, np.nan) for cell in cells], dtype=np.float64)
     if (odd := np.isnan(answers)).any():
         raise DataError(f"column {column!r} is neither 1 ({one}) nor 0 ({zero}) in {odd.sum()} of {len(frame)} rows")
     return answers
-
-
-def _check_filled(frame: "DataFrame", column: str, markers: Sequence[str]) -> None:
-    """Raise DataError, with how many, where a column that must hold something is empty."""
-    if (empty := table_files.is_missing(frame[column], markers)).any():
-        raise DataError(f"column {column!r} is empty in {empty.sum()} of {len(frame)} rows; drop those rows")
 
 
 def column_notes(frames: Tables, parts: Mapping[str, np.ndarray], y: np.ndarray, form: Columns) -> tuple[str, ...]:

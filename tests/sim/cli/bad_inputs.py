@@ -244,7 +244,7 @@ OF_TABLES: list[tuple[str, str]] = [
     (GOOD.replace("\n31,8,", "\n31,8,9,9,"), "line 3"),
     (GOOD.replace("\n31,8,well", "\n31"), "line 3"),
     (GOOD.replace("\n31,8,", "\n1e999,8,"), "age"),
-    (GOOD.replace(",", "\t").replace("\t", " "), "state"),
+    (GOOD.replace(",", " ").replace("age", "age group", 1), "state"),
     ("<html><body><table><tr><td>age</td></tr></table></body></html>\n", "web page"),
     ('{"age": [1, 2], "state": ["ill", "well"]}\n', "JSON"),
     ("PK\x03\x04 not a table\x00\x01\x02\n", "t.csv"),

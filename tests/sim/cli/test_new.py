@@ -135,6 +135,25 @@ def test_a_number_is_predicted_as_one_and_a_time_with_its_event(fedsmall, tmp_pa
     assert scenario_of(tmp_path / "time.toml")["task"] == {"csv": "patients.csv", "time": "months", "event": "died"}
 
 
+@pytest.mark.parametrize("words", [("--label", "ill"), ("--label", "dose"), ("--time", "dose", "--event", "ill")])
+def test_rows_without_an_outcome_are_left_out_as_if_they_had_not_been_there(fedsmall, tmp_path, words):
+    rows = [(30 + 7 * k % 23, f"{k * k % 17 + 0.5}", k % 3 % 2, k % 11) for k in range(60)]
+    gone = [(40, "", "", 3), (41, "NA", "k.A.", 4), (42, "?", "", 5)]
+    for name, held in (("whole", rows), ("gaps", [*rows[:20], gone[0], *rows[20:], *gone[1:]])):
+        write(tmp_path / f"{name}.csv", "age,dose,ill,marker", held)
+        assert fedsmall("new", f"{name}.csv", *words, "--out", f"{name}.toml")[0] == 0
+
+    whole, gaps = (scenario_of(tmp_path / f"{name}.toml") for name in ("whole", "gaps"))
+    assert gaps["task"].pop("drop_unlabelled") is True
+    assert {**gaps, "name": "", "task": 0} == {**whole, "name": "", "task": 0}
+    assert {**gaps["task"], "csv": ""} == {**whole["task"], "csv": ""}
+    of_whole, of_gaps = (build_federation(load(tmp_path / f"{name}.toml").plans()[0]) for name in ("whole", "gaps"))
+    for one, other in zip([*of_whole.train, of_whole.test], [*of_gaps.train, of_gaps.test], strict=True):
+        np.testing.assert_array_equal(one.x, other.x)
+        np.testing.assert_array_equal(one.y, other.y)
+    assert "Rows without an outcome, left out: 3 of 63" in of_gaps.notes
+
+
 @pytest.mark.parametrize(("numbers", "predicted"), [(10, "classes"), (11, "target")])
 def test_more_than_ten_whole_numbers_are_a_number_and_fewer_are_classes_by_size(fedsmall, tmp_path, numbers, predicted):
     write(tmp_path / "days.csv", "age,days", [[40 + row % 7, 3 + row % numbers] for row in range(40)])

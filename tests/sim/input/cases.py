@@ -26,6 +26,9 @@ class Case(NamedTuple):
     classes: int = 2
 
 
+DROPPED = ", drop_unlabelled = true"
+
+
 def with_the_limit_of_csv(_: Path) -> None:
     """Python's own limit of a cell, which scipy.io raises for all modules where a test imports it."""
     csv.field_size_limit(131_072)
@@ -170,7 +173,11 @@ SEPARATORS = {
     "tabs": good(GOOD.replace(",", "\t")),
     "bars": good(GOOD.replace(",", "|")),
     "blanks after commas": good(GOOD.replace(",", ", ")),
-    "blanks for separators": bad(GOOD.replace(",", " "), "there is no column 'ill'"),
+    "blanks for separators": good(GOOD.replace(",", " ")),
+    "columns set by blanks": good("".join(f"  {line}  \n" for line in GOOD.replace(",", "    ").splitlines())),
+    "blanks in quotes": good('"age at visit" dose ill\n' + BODY.replace(",", " ")),
+    "a blank in one cell of many": bad("age group dose ill\n" + BODY.replace(",", " "), "no column 'ill'"),
+    "a name with blanks, and tabs": good(GOOD.replace("dose", "dose in mg").replace(",", "\t")),
     "a separator that is said": good(GOOD.replace(",", ":"), more=', separator = ":"'),
     "a separator of two letters": bad(GOOD, "separator", more=', separator = "::"'),
     "a separator of none": bad(GOOD, "separator", more=", separator = 5"),
@@ -241,6 +248,17 @@ MISSING = {
     "a column without a value": noted(rows(line="{age},,{ill}"), "hold one value only, and say nothing: dose"),
     "a row without a value": good(GOOD + ",,0\n", samples=25),
     "a label that is missing": bad(GOOD + "40,1,\n", "column 'ill' is empty in 1 of 25 rows; drop those rows"),
+    "a label that is missing, left out": noted(
+        GOOD + "40,1,\n,,NA\n", "Rows without an outcome, left out: 2 of 26", DROPPED
+    ),
+    "a label missing by a code, left out": noted(GOOD + "40,1,-9\n", "left out: 1 of 25", ", missing = [-9]" + DROPPED),
+    "no label that is missing": good(GOOD, more=DROPPED),
+    "all labels are missing": bad(rows(line="{age},{dose},"), "no row has an outcome: 'ill'", more=DROPPED),
+    "no column of labels": bad(GOOD.replace("ill", "il"), "there is no column 'ill'", more=DROPPED),
+    "a number that is missing, left out": target(
+        GOOD + "40,1,\n", DROPPED[2:], samples=24, note="left out: 1 of 25", classes=0
+    ),
+    "left out by a word": bad(GOOD, "drop_unlabelled is true or false; got 'yes'", more=', drop_unlabelled = "yes"'),
     "labels missing by a code": bad(GOOD + "40,1,-9\n", "'ill' is empty in 1 of 25", more=", missing = [-9]"),
 }
 
@@ -278,6 +296,7 @@ OUTCOMES = {
     "labels in words": target(
         LABELLED.replace(",1", ",yes").replace(",0", ",No"), "drop = []", TWO, samples=24, classes=0
     ),
+    "a label of two that is missing, left out": target(LABELLED + "70,1,\n", DROPPED[2:], TWO, samples=24, classes=0),
     "a label that is missing": target(LABELLED + "70,1,\n", "drop = []", TWO, line="'b' is empty in 1 of 25 rows"),
     "a label that is doubtful": target(LABELLED + "70,1,-1\n", "drop = []", TWO, line="'b' is neither 1 (there) nor 0"),
     "one label alone": target(LABELLED, "drop = []", 'targets = ["b"]', line="targets lists 2 columns or more"),
