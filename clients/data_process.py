@@ -41,7 +41,7 @@ from fedsmall.data.sources.files import stamp
 from fedsmall.data.table_files import is_query, queries
 from fedsmall.ends import KEY_FILE
 from fedsmall.entry_points import HANDLERS as GROUP
-from fedsmall.entry_points import extensions, load_extension
+from fedsmall.entry_points import allow_functions, extensions, load_extension
 from fedsmall.errors import PlanError, PolicyError
 from fedsmall.package.record import GLOBAL
 from fedsmall.plan import Plan
@@ -116,7 +116,7 @@ class DataProcess:
             check_time(policy, time.monotonic() - since)
             self.consent.check_paused(kind)
 
-        with sealed_by(policy.rest_key), cut_short(check_goes_on):
+        with sealed_by(policy.rest_key), allow_functions(policy.functions), cut_short(check_goes_on):
             if extension is not None:
                 return extension(policy, config, arrays)
             order = self.read(kind, policy, config, arrays)

@@ -69,6 +69,7 @@ class Policy(Frozen):
     most_exposure: Annotated[float, Field(gt=0)] | None = None
     least_lot: Annotated[int, Field(ge=1)] | None = None
     bundles: tuple[str, ...] = (OWN,)
+    functions: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
     approve: bool = False
     coordinators: tuple[Annotated[str, Field(pattern="^SHA256:[A-Za-z0-9+/]{43}$")], ...] = ()

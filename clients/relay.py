@@ -22,16 +22,10 @@ KILLED = 8  # Flower's ErrorCode for a ClientApp that was killed: the server sen
 # What a data process is asked, by the type of Flower's message.
 KINDS = {
     "query": "roll",
-    "query.scaling": "scaling",
     "train": "train",
     "evaluate": "evaluate",
     f"evaluate.{VALIDATE}": VALIDATE,
-    f"query.{HELP}": HELP,
-    f"query.{READDRESS}": READDRESS,
-    f"query.{BEFORE}": BEFORE,
-    f"query.{PAIRS}": PAIRS,
-    f"query.{BALANCE}": BALANCE,
-    **{f"query.{kind}": kind for kind in extensions(HANDLERS)},
+    **{f"query.{kind}": kind for kind in ("scaling", HELP, READDRESS, BEFORE, PAIRS, BALANCE, *extensions(HANDLERS))},
 }
 
 app = ClientApp()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load
@@ -98,15 +98,8 @@ def _aside(folder: Path, ident: str) -> Path:
 DAY_S = 86_400.0
 
 
-class Forgotten(NamedTuple):
-    """What was deleted: files, and their bytes."""
-
-    files: int
-    bytes: int
-
-
-def forget_run(home: Path, log: SiteLog, run: str, why: str = "asked for at the site") -> Forgotten | None:
-    """Delete all runs of this name, logged first; None where there is none."""
+def forget_run(home: Path, log: SiteLog, run: str, why: str = "asked for at the site") -> tuple[int, int] | None:
+    """Delete all runs of this name, logged first, and return how many files and bytes; None where there is none."""
     folders = folders_of(home / RUNS, run)
     return _delete(folders, log, run, why) if folders else None
 
@@ -124,10 +117,10 @@ def forget_old(home: Path, log: SiteLog, days: int | None) -> list[str]:
     return names
 
 
-def _delete(folders: list[Path], log: SiteLog, run: str, why: str) -> Forgotten:
+def _delete(folders: list[Path], log: SiteLog, run: str, why: str) -> tuple[int, int]:
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    forgotten = Forgotten(len(files), sum(path.stat().st_size for path in files))
-    log.write("forgot", run=run, reason=f"{forgotten.files} files, {forgotten.bytes} bytes: {why}")
+    size = sum(path.stat().st_size for path in files)
+    log.write("forgot", run=run, reason=f"{len(files)} files, {size} bytes: {why}")
     for folder in folders:
         shutil.rmtree(folder)
-    return forgotten
+    return len(files), size

@@ -81,9 +81,8 @@ def patients_read(
     received_parts, start = parts(received), parts(received).get(MODEL, {})
     model, sizes = parts(sent).get(MODEL, {}), distances_to_others(patients)
     is_read = np.zeros(len(patients), dtype=bool)
-    views = {layer: patients.reshape(len(patients), -1) for layer in layers_read(model, patients[0].size)} | (
-        inner or {}
-    )
+    views = {layer: patients.reshape(len(patients), -1) for layer in layers_read(model, patients[0].size)}
+    views |= inner or {}
     for share in {1.0, left}:
         origin = {name: share * array for name, array in start.items()}
         is_read |= records_read(origin, model, patients, within, sizes)

@@ -61,11 +61,16 @@ class SiteRequest(NamedTuple):
 
 
 def plan_of(config: Mapping[str, Any]) -> Plan:
-    """The plan in a message. Raises PlanError where there is none that this version knows."""
+    """The plan in a message. Raises PlanError where there is none that this version knows, or one that names paths."""
     try:
-        return Plan.model_validate_json(str(config[PLAN]))
+        plan = Plan.model_validate_json(str(config[PLAN]))
     except (KeyError, ValidationError):
         raise PlanError("the order holds no plan that this version of fedsmall knows") from None
+    task = plan.task if isinstance(plan.task, dict) else {}
+    named = [task.get("connectomes", ""), task.get("medmnist", ""), plan.model_options.get("weights") or ""]
+    if any(Path(str(name)).name != str(name) or name == ".." for name in named):
+        raise PlanError("at real sites a plan names a file by its name alone, without its folder")
+    return plan
 
 
 def with_names(order: SiteRequest) -> dict[str, Any]:

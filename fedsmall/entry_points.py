@@ -33,8 +33,9 @@ Groups of entry points, and what an entry of each is:
 import importlib
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -42,12 +43,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedsmall import project_in
-from fedsmall.errors import DataError, PlanError
+from fedsmall.errors import DataError, PlanError, PolicyError
 
 T = TypeVar("T")
 SCENARIOS, HANDLERS, TABLES = "fedsmall.scenarios", "fedsmall.handlers", "fedsmall.tables"
 
 
+_allowed: ContextVar[Collection[str] | None] = ContextVar("functions that a plan may name", default=None)
 _installed, _project = cache(entry_points), cache(project_in)  # every package's file is read for them
 
 
@@ -122,7 +124,7 @@ def own_code(what: str) -> Iterator[None]:
     """Make whatever a user's own function raises within a PlanError of one line; ``what`` says which function it is."""
     try:
         yield
-    except (PlanError, DataError):
+    except (PlanError, DataError, PolicyError):
         raise
     except Exception as wrong:
         place = traceback.extract_tb(wrong.__traceback__)[-1]
@@ -131,8 +133,20 @@ def own_code(what: str) -> Iterator[None]:
         raise PlanError(f"{what} raised {type(wrong).__name__}: {message} ({where})") from wrong
 
 
+@contextmanager
+def allow_functions(named: Collection[str]) -> Iterator[None]:
+    """Let :func:`own_function` find these alone within: what else a plan of others names is not even imported."""
+    before = _allowed.set(named)
+    try:
+        yield
+    finally:
+        _allowed.reset(before)
+
+
 def own_function(what: str, words: str) -> Any:
     """What stands in a user's module, by "module:function". Raises PlanError, with ``what`` it is for, for none."""
+    if (allowed := _allowed.get()) is not None and words not in allowed:
+        raise PolicyError(f"the policy here lets no plan name {words!r} (functions)")
     module, _, function = words.partition(":")
     try:
         return getattr(import_module(module), function)

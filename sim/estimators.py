@@ -103,9 +103,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         A name ("FedDC", "Ridge", ...), or a table of a method's keys.
     model
         A name, a torch module that trains on from its own weights, or a function from a task to one.
-    rounds
-        As in a scenario.
-    recipe
+    rounds, recipe
         As in a scenario.
     sites
         Rows without ``groups`` are dealt to so many sites.

@@ -41,9 +41,7 @@ def _check_tool(tool: str, folder: Path | None, has_server: bool = False) -> Non
     if find_spec(tool) is None:
         raise PlanError(f'track = "{tool}" needs a package that is not installed: pip install "fedsmall[{tool}]"')
     if folder is None and not has_server:
-        raise PlanError(
-            f'track = "{tool}" writes into the folder of the run, and this run has none; say out="runs/mine"'
-        )
+        raise PlanError(f'track = "{tool}" writes into a folder, and this run has none; say out="runs/mine"')
 
 
 def settings_of(run: Run, plan_run: PlanRun) -> dict[str, Any]:

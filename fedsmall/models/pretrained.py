@@ -102,8 +102,8 @@ def _read(path: str, sha256: str | None) -> dict[str, Tensor]:
         f"{name}: no weights can be read from it; it must be a .safetensors file", OSError, SafetensorError
     ):
         content = Path(path).read_bytes()
-        if sha256 is not None and (found := hashlib.sha256(content).hexdigest()) != sha256.lower():
-            raise DataError(f"{name}: its sha256 is {found}, and that of the scenario {sha256}; fetch the file again")
+        if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256.lower():  # which it is leaves no site
+            raise DataError(f"{name}: its sha256 is not that of the scenario, {sha256}; fetch the file again")
         return load(content)
 
 

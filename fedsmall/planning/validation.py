@@ -17,6 +17,7 @@ from fedsmall.parts import SHARED_PART
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import check_noise, check_patient_level, shares_of
 from fedsmall.privacy.site_level import check_private
+from fedsmall.replicas import measure
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.gradients.layers import halves
 from fedsmall.training.in_folds import folds_of_samples
@@ -40,6 +41,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
         check_regions(plan, sites)
     if plan.stop is not None:
         check_stop(plan)
+    if method.tree is not None:
+        measure(method.tree.diversity)
     _check_task(plan, task)
     if method.adds_intercepts:
         check_intercepts(task)

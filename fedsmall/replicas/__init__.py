@@ -12,12 +12,12 @@ and a divergence counts for at least a floor, for distances of replicas that hav
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fedsmall.data.splits import classes_of
+from fedsmall.entry_points import own_function
 from fedsmall.errors import PlanError
 from fedsmall.models.own_models import with_own_model
 from fedsmall.parts import Tree
@@ -307,13 +307,9 @@ def measure(name: str) -> Measure:
     """
     if name in MEASURES:
         return MEASURES[name]
-    module, _, function = name.partition(":")
-    if not function:
+    if ":" not in name:
         raise PlanError(f'There is no diversity {name!r}; use {", ".join(MEASURES)}, or your own "module:function".')
-    try:
-        measured: Callable[[Arrays, Arrays], float] = getattr(import_module(module), function)
-    except (ImportError, AttributeError):
-        raise PlanError(f"diversity = {name!r}: Python finds no such function; is its folder on the path?") from None
+    measured: Callable[[Arrays, Arrays], float] = own_function("diversity", name)
     return lambda families: Divergence(_each(measured, families, name))
 
 

@@ -21,7 +21,7 @@ from fedsmall.features import check_features
 from fedsmall.models.own_models import is_shared, shared_layers
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
-from fedsmall.replicas import ANCHOR, Shared, fold_trees, forest, row_name, split_row, subsets
+from fedsmall.replicas import ANCHOR, Shared, fold_trees, forest, measure, row_name, split_row, subsets
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.in_folds import SitesInFolds
 from fedsmall.training.information import BudgetedCohort
@@ -92,6 +92,7 @@ class TreeCohort(WrappedTrainer):
         self.tree: Tree = plan.method.tree
         trees = forest(self.tree, len(names))
         check_features(plan)
+        measure(self.tree.diversity)  # which is to be found before anything is trained
         self._samples = dict(zip(names, samples, strict=True))
         nodes = [(site, node) for site, tree in zip(names, trees, strict=True) for node in tree.nodes]
         held = {

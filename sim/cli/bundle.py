@@ -72,10 +72,7 @@ def bundle(
     machine = f"{platform.system()} {platform.machine()} and Python {sys.version_info[0]}.{sys.version_info[1]}"
     say(f"{out} and {tar}: {len(wheels)} wheels, {size:.0f} MB, for {machine}")
     if any(path.name.startswith("nvidia_") for path in wheels):
-        say(
-            "torch here is built for CUDA, which makes 3 GB of it: a site on processors wants a build for CPUs",
-            "yellow",
-        )
+        say("torch here is built for CUDA, 3 GB of it: a site on processors wants a build for CPUs", "yellow")
     say(f"At the hospital: tar xf {tar.name} && sh {out.name}/{INSTALL} /opt/fedsmall")
     say(f"Tell them on the telephone: SHA-256 of {SUMS} is {hashlib.sha256((out / SUMS).read_bytes()).hexdigest()}")
 

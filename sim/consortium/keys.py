@@ -180,7 +180,6 @@ def _builder(
 def _write_signed(
     path: Path, key: ec.EllipticCurvePrivateKey, builder: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey
 ) -> None:
-    """Write ``path``.key and ``path``.crt."""
     certificate, form = builder.sign(signer, hashes.SHA384()), serialization.PrivateFormat.PKCS8
     private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     write_private(path.with_name(f"{path.name}.key"), private)

@@ -131,8 +131,7 @@ def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Mem
             raise ValueError(f"{name} has the key {known.fingerprint} already; revoke it, and admit a new name")
         for other in record.members.values():
             if other.name != name and other.fingerprint == mark:
-                own = "every site makes its own (`fedsmall site keygen`)"
-                raise ValueError(f"{other.name} uses this key already; {own}")
+                raise ValueError(f"{other.name} uses this key already; each site makes its own: `fedsmall site keygen`")
         changes |= {"fingerprint": mark, "identity": identity or known.identity}
         (folder / "sites" / f"{name}.pub").write_bytes(key + b"\n")
     member = known.model_copy(update=changes)

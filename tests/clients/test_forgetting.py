@@ -35,15 +35,16 @@ def test_what_a_site_keeps_of_a_run_goes_and_the_log_and_the_guards_stay(station
 
     gone = forget_run(station.home, station.log, "first")
 
-    assert gone.files > 3
-    assert gone.bytes > 100
+    files, size = gone
+    assert files > 3
+    assert size > 100
     assert not run_folder(station.home / "runs", "first").exists()
     assert run_folder(station.home / "runs", "second").exists()
     assert {path.name for path in station.home.iterdir() if path.is_file()} == GUARDS
     assert (station.home / "told_sums.json").read_bytes() == sums
     *_, last = station.log.entries()
     assert (last["n"], last["event"], last["run"]) == (lines + 1, "forgot", "first")
-    assert last["reason"] == f"{gone.files} files, {gone.bytes} bytes: asked for at the site"
+    assert last["reason"] == f"{files} files, {size} bytes: asked for at the site"
     assert station.log.verify().fault is None
 
 

@@ -214,8 +214,8 @@ def test_a_users_own_function_decides_the_weights(own_measure):
     ("name", "message"),
     [
         ("l3", "There is no diversity 'l3'; use l2, cosine, kl"),
-        ("no_such_module:f", "Python finds no such function"),
-        ("tests_helper_own:missing", "Python finds no such function"),
+        ("no_such_module:f", "diversity 'no_such_module:f' was not found: No module named 'no_such_module'"),
+        ("tests_helper_own:missing", "diversity 'tests_helper_own:missing' was not found: .* has no attribute"),
     ],
 )
 def test_an_unknown_measure_is_refused(own_measure, name, message):
