@@ -57,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
 def report_of(run: Run) -> str:
     """Where the run's report is; the installed fedsmall makes it, for Flower's bundle leaves its templates out."""
     folder = Path(str(run.folder))
-    command = [sys.executable, "-m", "fedsmall.sim.cli.app", "report", str(folder)]
+    command = [sys.executable, "-P", "-m", "fedsmall.sim.cli.app", "report", str(folder)]
     bundle = str(Path(__file__).parents[1])  # Flower puts it on the path of all processes that come after
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != bundle]
     installed = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}

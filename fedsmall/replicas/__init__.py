@@ -302,8 +302,7 @@ MEASURES: dict[str, Measure] = {"l2": mean_l2, "cosine": cosine, "kl": symmetric
 def measure(name: str) -> Measure:
     """The measure of divergence by name, or the user's own function given as ``"module:function"``.
 
-    The user's function takes two models, parent and child, each a dict of named arrays (the shared parameters only),
-    and returns one number >= 0. Raises PlanError where there is no such measure.
+    It takes two models, parent and child, as dicts of shared arrays, and returns a number >= 0. PlanError for none.
     """
     if name in MEASURES:
         return MEASURES[name]

@@ -48,7 +48,7 @@ def programs(folder: Path, record: Consortium, *, durable: bool = False) -> list
     ]
     superexec = [flower_cli.tool("flower-superexec"), "--root-certificates", authority]
     superexec += ["--runtime-api-address", record.inner_address, *secret]
-    keeper = [sys.executable, "-m", "fedsmall.sim.consortium.keeper", str(folder), *(["--durable"] if durable else [])]
+    keeper = [sys.executable, "-P", "-m", "fedsmall.sim.consortium.keeper", str(folder), *["--durable"] * durable]
     return [
         Program("superlink", [*superlink, *secret], variables),
         Program("superexec", superexec, variables | {RUNS: str(folder / "runs"), SITES: str(folder / "sites")}),

@@ -76,7 +76,7 @@ def programs(site: Site, data: Path | None, device: str = "cpu", region: Path | 
     """The two programs of a site, or of a ``region`` (its consortium's folder); none has a port or shows a secret."""
     socket, home = str(site.socket_path.absolute()), site.home.absolute()
     authority, key = (str(path.absolute()) for path in (site.kit / "ca.crt", site.key))
-    command = [sys.executable, "-m", "fedsmall.clients.site_agent", site.card.address]
+    command = [sys.executable, "-P", "-m", "fedsmall.clients.site_agent", site.card.address]
     command += [authority, key, socket, str(home), _bundle_digests(site)]
     agent = Program("resident", command, flower_cli.environment(home / "flwr"))
     return [_data_process(site, data, device, region), agent]
@@ -85,7 +85,7 @@ def programs(site: Site, data: Path | None, device: str = "cpu", region: Path | 
 def _data_process(site: Site, data: Path | None, device: str, region: Path | None = None) -> Program:
     """What holds the data; for a region, what speaks for its consortium."""
     module = "fedsmall.clients.region_client" if region else "fedsmall.clients.data_process"
-    command = [sys.executable, "-m", module, site.card.site, str(site.home.absolute())]
+    command = [sys.executable, "-P", "-m", module, site.card.site, str(site.home.absolute())]
     command += [str(path.absolute()) for path in (site.kit / "policy.toml", site.socket_path)]
     command += [str((region / "runs").absolute())] if region else [device, *([str(data.absolute())] if data else [])]
     return Program("station", command)
@@ -205,5 +205,5 @@ def _prepare(site: Site) -> None:
         keys.write_private(site.home / "superexec.secret", secrets.token_bytes(32))
     launcher = site.home / "bin" / "flwr-clientapp"
     launcher.parent.mkdir(exist_ok=True, mode=0o700)
-    launcher.write_text(f'#!/bin/sh\nexec {json.dumps(sys.executable)} -m fedsmall.clients.launcher "$@"\n')
+    launcher.write_text(f'#!/bin/sh\nexec {json.dumps(sys.executable)} -P -m fedsmall.clients.launcher "$@"\n')
     launcher.chmod(0o700)

@@ -52,7 +52,7 @@ def start(folder: Path, programs: Sequence[Program]) -> subprocess.Popen[bytes]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / "programs.json").write_text(json.dumps(programs))
     with (folder / "supervisor.log").open("ab") as log:
-        command = [sys.executable, "-m", "fedsmall.sim.consortium.supervisor", str(folder)]
+        command = [sys.executable, "-P", "-m", "fedsmall.sim.consortium.supervisor", str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     _started.append(process)
     while process.poll() is None and not running(folder):  # whoever looks next must find it

@@ -15,6 +15,7 @@ from fedsmall.randomness import rng_for
 
 REGIONS = 35  # of an input graph
 FEATURES, TRAITS = 24, 6  # waves over the brain's surface; what makes a subject differ from others
+MOST_NUMBERS = 1_000_000_000  # of the graphs of all subjects
 NOISE = 0.02  # of the logit of an entry, from one resolution to another
 
 
@@ -36,6 +37,8 @@ def generate(subjects: int, resolutions: tuple[int, ...], seed: int) -> tuple[np
 
     A subject weighs waves over a sphere by its traits; regions are connected as these agree there, at all resolutions.
     """
+    if subjects * max(resolutions) ** 2 > MOST_NUMBERS:
+        raise DataError(f"{subjects} subjects of {max(resolutions)} regions are more than a machine's memory holds")
     surface = rng_for(seed, "connectomes", "surface")
     frequencies = surface.normal(scale=2.0, size=(3, FEATURES))
     phases = surface.uniform(0, 2 * np.pi, size=FEATURES)
