@@ -152,7 +152,6 @@ class SiteLog:
         return None
 
     def _guards(self) -> dict[str, str]:
-        """The digests of the guards as they are now."""
         return {path.name: _digest_of(path) for path in sorted(self.path.parent.glob(GUARDS))}
 
     def _guards_of(self, state: LogState) -> dict[str, str]:

@@ -93,7 +93,6 @@ class Protocol:
         return self._take_wish(stage, replies[0])
 
     def _take_wish(self, stage: Stage, reply: Message) -> Stage:
-        """What the active party wants next."""
         active, *passives = self.parties
         words = {key: stage.words[key] for key in ("rows", "common")}
         if reply.words["done"]:
@@ -107,7 +106,6 @@ class Protocol:
         return [Message(COORDINATOR, party, kind, words or {}) for party in self.parties]
 
     def _route(self, hop: int) -> list[tuple[str, str]]:
-        """Who multiplies whose points at a hop."""
         return [(self.parties[(k + hop) % len(self.parties)], owner) for k, owner in enumerate(self.parties)]
 
 

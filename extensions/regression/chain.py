@@ -114,7 +114,6 @@ def mode_of(
 
 
 def _read(setup: Setup, model: Arrays) -> Posterior:
-    """The posterior of a model, from its bits."""
     values, free = np.ascontiguousarray(model[SUMS]).view(np.float64), setup.free
     sites = (len(values) - free * free - free - 1) // (free + 1)
     parts = np.split(values, np.cumsum([free * free, free, sites * free, sites]))

@@ -47,6 +47,12 @@ def policy_of(kit: Path) -> Policy:
     return load_policy(kit / "policy.toml") if (kit / "policy.toml").exists() else Policy()
 
 
+def say_changes(policy: Policy) -> None:
+    """Say in which keys a policy is not fedsmall's own: it came with the kit, and is the hospital's to judge."""
+    changed = [f"{key} = {value}" for key, value in policy.model_dump(exclude_defaults=True).items()]
+    say(f"The policy here is fedsmall's own, but for {', '.join(changed) or 'nothing'}.")
+
+
 def keygen(kit: Kit = HERE) -> None:
     """Make the site's key pair and its identity, here and only here; the public half goes to the coordinator."""
     site = Site(kit, kit)
@@ -89,6 +95,7 @@ def up(
 ) -> None:
     """Join the federation: start the data process and the site agent; all connections go out."""
     site = site_of(kit, home)
+    say_changes(policy_of(kit))
     sites.up(site, data, port, say, insecure=insecure, only=only, device=device, classic=classic, region=region)
     if only != "station":  # which has no network, and no certificate to trust
         say(keys.authority_words(kit / "ca.crt"))
@@ -143,6 +150,7 @@ def check(
                     refusals.append(f"{asked.method.label}: {error}" if len(plans) > 1 else str(error))
             if refusals:
                 raise PolicyError("; ".join(refusals))
+            say_changes(policy)
             say(f"The policy here has nothing against it, with {count} sites.")
 
 

@@ -294,7 +294,6 @@ def _bytes(plan_run: PlanRun, t: int) -> float:
 
 
 def _per_site(group: Sequence[PlanRun], metric: str) -> np.ndarray:
-    """Each site's own model at the end, mean over the seeds."""
     last = [plan_run.evaluations[-1]["sites"].get("per_site", {}).get(metric) for plan_run in group]
     values = [value for value in last if value is not None]
     same = bool(values) and len({len(value) for value in values}) == 1

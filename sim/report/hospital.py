@@ -159,7 +159,6 @@ def as_run(own_run: OwnRun) -> Run | None:
 
 
 def _task(package: Package | None, evaluation: OwnEvaluation) -> Task:
-    """The task, as far as evaluation needs it."""
     if package is None:  # sites with models of their own, whose package holds no class
         loss = "cross_entropy" if evaluation.y.dtype.kind in "iu" else "l1"
         return Task("here", (), evaluation.predictions.shape[1], loss, ("mae", "loss") if loss == "l1" else OF_CLASSES)

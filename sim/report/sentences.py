@@ -184,7 +184,6 @@ def _without_global_model(shown: Table) -> str:
 
 
 def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str:
-    """The first sentence: what federation is worth."""
     metric, reference = metric_name(shown.metric), _reference(shown)
     alone = next((row for row in shown.rows if row.family == "standalone"), None)
     central = next((row for row in shown.rows if row.family == "central"), None)

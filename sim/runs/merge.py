@@ -38,7 +38,6 @@ def data_of(plan: Plan) -> str:
 
 
 def _key(run: Run, runs: Sequence[Run]) -> str:
-    """The key that is the same for runs of the same patients."""
     data = data_of(run.plans[0])
     if not run.real:
         return data

@@ -67,6 +67,18 @@ def test_a_check_with_a_kit_says_what_the_policy_refuses_before_anybody_starts_a
     assert "What leaves this site:" in refused[1]
 
 
+def test_a_check_says_in_what_a_policy_is_not_fedsmalls_own(fedsmall, essen, tmp_path):
+    sample_data.write([tmp_path / "essen.csv"])
+    call = ("site", "check", "--data", "essen.csv", "--scenario", "consortium_demo", "--kit", essen.kit)
+
+    shipped = fedsmall(*call)[1]
+    (essen.kit / "policy.toml").write_text('least_sites = 3\nmost_read = 9\nfunctions = ["nets:narrow"]\n')
+    lax = fedsmall(*call)[1]
+
+    assert "The policy here is fedsmall's own, but for nothing.\n" in shipped
+    assert "The policy here is fedsmall's own, but for most_read = 9, functions = ('nets:narrow',).\n" in lax
+
+
 def test_a_check_looks_at_every_method_of_a_scenario_that_sites_would_run(fedsmall, essen, tmp_path, monkeypatch):
     sample_data.write([tmp_path / "essen.csv"])
     read, load_site = [], check.load_site
