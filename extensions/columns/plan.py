@@ -105,7 +105,7 @@ class ColumnPlan(Frozen):
     reading: Reading
     settings: Boosting
     test: Annotated[float, Field(gt=0, lt=1)] = 0.25
-    key_bits: Annotated[int, Field(ge=LEAST_BITS)] = LEAST_BITS
+    key_bits: Annotated[int, Field(ge=LEAST_BITS, le=8 * LEAST_BITS)] = LEAST_BITS
     sealed: bool = False
     of: ForestOf | None = None
 

@@ -80,7 +80,6 @@ def query(path: Path) -> str:
 
 
 def _database(path: Path) -> str:
-    """The URL of the database that a query is for."""
     beside = path.with_suffix(ENDING)
     if not beside.exists():
         if url := os.environ.get(VARIABLE, "").strip():

@@ -124,7 +124,6 @@ def _other_runs(site: str, entries: Sequence[Entry], folder: Path) -> Iterator[s
 
 
 def _answers(site: str, entries: Sequence[Entry]) -> list[tuple[Entry, Statement | None]]:
-    """The answers of a site, and what it has signed with each."""
     answers = [entry for entry in entries if entry["event"] == "answer" and entry.get("site") == site]
     return [(answer, statement_of(answer.get("signed"))) for answer in answers]
 

@@ -22,14 +22,12 @@ def say(facts: Mapping[str, Callable[[Plan], Any]], plans: Sequence[Plan]) -> li
 
 
 def _runs_with(run: Run, key: str) -> dict[str, list[PlanRun]]:
-    """The runs of each method whose rows have ``key``, without methods that have none."""
     groups = by_label(run.done).items()
     having = {label: [plan_run for plan_run in done if plan_run.row.get(key)] for label, done in groups}
     return {label: done for label, done in having.items() if done}
 
 
 def _rows(run: Run, key: str) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each method under ``key``, without methods that have none."""
     return {label: [plan_run.row[key] for plan_run in done] for label, done in _runs_with(run, key).items()}
 
 

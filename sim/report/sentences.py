@@ -172,7 +172,6 @@ def _constant(least: TableRow, run: Run) -> str:
 
 
 def _without_global_model(shown: Table) -> str:
-    """The first sentence where no federated method has a global model."""
     metric, sign = metric_name(shown.metric), -1 if shown.lower_is_better else 1
     of_sites = {row.label: row.sites for row in shown.of_methods if row.sites}
     pooled = {row.label: row.common for row in shown.of_methods if row.common}
@@ -208,7 +207,6 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str
 
 
 def _trivial(shown: Table) -> str:
-    """What the trivial predictor gets, and whether the reference method beats it."""
     least, reference = shown.trivial, _reference(shown)
     mean = shown.main(least) if least else None
     if least is None or mean is None:
@@ -220,7 +218,6 @@ def _trivial(shown: Table) -> str:
 
 
 def _pooled(shown: Table) -> str:
-    """That all networks lie below a regression on pooled rows, where their means do."""
     regression, sign = shown.pooled, -1 if shown.lower_is_better else 1
     networks = [row.common for row in shown.of_methods if row.common and row.method and row.method.trains_networks]
     if regression is None or regression.common is None or not networks:

@@ -79,6 +79,30 @@ def test_a_check_says_in_what_a_policy_is_not_fedsmalls_own(fedsmall, essen, tmp
     assert "The policy here is fedsmall's own, but for most_read = 9, functions = ('nets:narrow',).\n" in lax
 
 
+@pytest.mark.parametrize("shipped", ["identity.key", "state/noise.key"])
+def test_what_a_coordinator_has_put_into_a_kit_becomes_no_sites_secret(fedsmall, essen, shipped):
+    (essen.kit / "state").mkdir()
+    (essen.kit / shipped).write_bytes(b"k" * 32)
+
+    refused = fedsmall("site", "keygen", "--kit", essen.kit)
+    (essen.kit / shipped).unlink()
+    (essen.kit / "state").rmdir()
+    made = fedsmall("site", "keygen", "--kit", essen.kit)
+
+    assert (refused[0], made[0]) == (2, 0)
+    assert "holds an identity or a state that were not made here" in refused[2]
+    assert essen.identity.read_bytes() != b"k" * 32
+
+
+def test_a_key_that_came_with_a_kit_is_said_to_be_its_makers(fedsmall, essen):
+    keys.new_site_key(essen.key)
+
+    code, said, _ = fedsmall("site", "keygen", "--kit", essen.kit)
+
+    assert code == 0
+    assert "If it was not made here, delete" in said
+
+
 def test_a_check_looks_at_every_method_of_a_scenario_that_sites_would_run(fedsmall, essen, tmp_path, monkeypatch):
     sample_data.write([tmp_path / "essen.csv"])
     read, load_site = [], check.load_site
