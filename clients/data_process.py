@@ -137,9 +137,9 @@ class DataProcess:
     def read(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
         """A message as a request, once policy, hospital and run allow it."""
         plan = site_request.plan_of(config)
-        raw, digest = self._read_samples(plan, str(config.get(RUN, "")))
+        raw, digest = self._read_samples(plan, str(config.get(RUN, "")), policy.functions)
         place, sites = self.place(config)
-        key = plan_at(plan, place, sites).model_dump_json() + digest
+        key = plan_at(plan, place, sites).model_dump_json() + digest + str(policy.functions)
         if self._released is None or self._released[0] != key:  # how many numbers leave, once privacy is checked
             self._released = (key, check_released(plan_at(plan, place, sites), raw))
         identity = self.encryption.identity.exists()
@@ -232,8 +232,8 @@ class DataProcess:
             print(f"{self.tables} cannot be written ({error.strerror}): a budget is this name's alone", flush=True)
             return []
 
-    def _read_samples(self, plan: Plan, run: str = "") -> tuple[RawSite, str]:
-        key = (plan.data_key, stamp(self.data), run if is_query(self.data) else "")  # a query is asked once for a run
+    def _read_samples(self, plan: Plan, run: str = "", functions: tuple[str, ...] = ()) -> tuple[RawSite, str]:
+        key = (plan.data_key, stamp(self.data), is_query(self.data) and run, functions)  # a query is asked once a run
         if self._samples is None or self._samples[0] != key:
             for kind, text in queries(self.data).items():
                 self.log.write("asked", run=run, kind=kind, reason=text)

@@ -114,6 +114,19 @@ def test_what_the_policy_lists_trains(site, the_plan):
     assert (site.home.parent / "mark").exists()
 
 
+@pytest.mark.parametrize("the_plan", [plan().model_copy(update=MODEL), plan(name="RepTreeFL", **TREE)])
+def test_what_a_policy_lists_no_more_is_called_no_more_in_a_run_under_way(site, the_plan):
+    allow(site, "trap_of_a_plan:network", "trap_of_a_plan:distance")
+    model = scaled(site, the_plan)
+    assert "error" not in site.answer("train", order(1, the_plan=the_plan), model)[0]
+    allow(site)
+
+    words, sent = site.answer("train", order(2, the_plan=the_plan), model)
+
+    assert "the policy here lets no plan name 'trap_of_a_plan:" in words["error"]
+    assert not sent
+
+
 def test_no_scenario_is_checked_with_functions_that_the_policy_does_not_list(site, fedsmall):
     words = ["site", "check", "--task", '{source = "shutil:rmtree"}', "--data", str(site.data.parent)]
     before = site.data.read_bytes()
