@@ -124,6 +124,8 @@ class Policy(Frozen):
         """As :meth:`check_plan`, for what a site holds; how that is scaled counts, too."""
         found, rarest = {"samples": len(raw.train), "sites": sites, "numbers": numbers}, least_of_a_class(raw)
         self.check_plan(plan, raw.task.name, **found, per_class=rarest, has_identity=has_identity)
+        if 0 < raw.unlabelled < self.count_floor:  # else runs that differ in them would count a few patients
+            raise PolicyError("too few rows here have no outcome to leave them out (count_floor); delete them first")
         if self.most_exposure is not None and raw.scaled:  # by exact sums, which no limit of exposure covers
             raise PolicyError(
                 "the policy here limits how much of a record may be told (most_exposure), and the exact sums by which "

@@ -6,6 +6,7 @@ folder with the orders that were trained, so a restarted data process holds the 
 
 import json
 import os
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ Answer = tuple[Header, Arrays]
 Handle = Callable[[str, Mapping[str, Any], Arrays], Answer]
 FAILED = "its program failed; the traceback is in the data process's log at the site"
 TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
+COUNTED = re.compile(r"\d[\d,]* of (the )?\d[\d,]* ")
 TRAINED = "trained.txt"  # in the folder of a run: the orders that were trained
 TWICE = 2  # how often a plan's rounds may be trained in all, where the server takes a run back and others answer then
 
@@ -81,7 +83,7 @@ def with_names(order: SiteRequest) -> dict[str, Any]:
 def reason_of(error: Exception) -> str:
     """The words of an error that may leave the site."""
     if isinstance(error, DataError):
-        return error.words  # a file's name may be a patient's
+        return COUNTED.sub("some of the ", error.words)  # a count of a value that a plan names may be of one patient
     if isinstance(error, TOLD):
         return str(error)
     return "its disk is full" if isinstance(error, DiskFullError) else "its log cannot be written"

@@ -26,7 +26,8 @@ Extra = dict[str, Part]  # further test sets by name
 class RawSite:
     """The samples of one site as they were read, split into those to train on and those held out.
 
-    ``floor`` is the least number of patients in a reported sum; ``kept_back`` are for early stopping alone.
+    ``floor`` is the least number of patients in a reported sum; ``kept_back`` are for early stopping alone. So many
+    ``unlabelled`` rows were left out.
     """
 
     name: str
@@ -37,6 +38,7 @@ class RawSite:
     floor: int = COUNT_FLOOR
     notes: tuple[str, ...] = ()
     kept_back: Part | None = None
+    unlabelled: int = 0
 
     @property
     def scaled(self) -> bool:
@@ -182,7 +184,7 @@ def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: 
             raise PlanError(f"samples_per_site = {n} and site {name!r} has {len(part)} to train on")
         part = part[np.sort(rng_for(plan.seed, "subset", name).permutation(len(part))[:n])]
     raw = RawSite(name, task_at(task, part.y), part, held, preparation_of(pool, plan.dtype), COUNT_FLOOR, pool.notes)
-    return _keep_back(plan, raw)
+    return _keep_back(plan, replace(raw, unlabelled=pool.unlabelled))
 
 
 def _keep_back(plan: Plan, raw: RawSite) -> RawSite:

@@ -25,6 +25,7 @@ class Pool:
     ``train`` and ``test`` are by site, under the empty name where a source has no sites. ``standardise``: features are
     scaled as sites agree. ``keep_unused``: official training samples that no site was given are a further test set.
     ``form`` says what a row was; ``ranges`` are public (low, high). ``outcome`` is predicted, where that is no class.
+    So many ``unlabelled`` rows were left out.
     """
 
     train: dict[str, Part]
@@ -38,6 +39,7 @@ class Pool:
     form: Columns | Pixels | Numbers | None = None
     ranges: tuple[np.ndarray, np.ndarray] | None = None
     outcome: Outcome | None = None
+    unlabelled: int = 0
 
 
 def preparation_of(pool: Pool, dtype: Literal["float32", "float64"]) -> Preparation:

@@ -104,6 +104,8 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
         raise DataError("the site's data are not where its program looks")
     if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
         options["drop"] = [*options.get("drop", []), value]
+    if options.get("drop_unlabelled"):
+        options["drop_unlabelled"] = tables.EMPTY
     if is_query(path):
         _last.clear()  # its rows may be others now
     return _read_source(source, None, seed, (str(path),), options)

@@ -46,6 +46,7 @@ OF_SURVIVAL = ("time", "event", "cuts", "intervals")
 YES, NO = ("1", "true", "yes", "ja", "oui", "si", "sì"), ("0", "false", "no", "nein", "non")
 EVENTS = dict.fromkeys(YES, 1.0) | dict.fromkeys(NO, 0.0)
 MOST_INTERVALS = 100
+EMPTY = "empty"  # cells of which alone a real site drops the rows: words for no value are the coordinator's
 MANY = 11  # classes that are all numbers, from which on a label looks like a number to be predicted
 IDENTIFIER = re.compile(r"(^|[ _-])(id|nr|no|mrn|patient|name|birth|dob|date|zip|postcode|phone)([ _-]|$)", re.I)
 MANY_VALUES = 20  # values of a category
@@ -78,7 +79,7 @@ def csv(
     sheet: str | None = None,
     site_column: str | None = None,
     subgroups: Sequence[str] = (),
-    drop_unlabelled: bool = False,
+    drop_unlabelled: bool | str = False,
 ) -> Pool:
     """The table at ``path``, or one for each site where that is a folder, or pandas tables by site ("" for one of all).
 
@@ -89,11 +90,11 @@ def csv(
     unit. ``site_column`` and ``patient`` name each row's; for ``subgroups`` see :mod:`fedsmall.data.subgroups`.
 
     Raises DataError for a column that is missing or holds text, for sites whose columns differ, and for rows without
-    what is predicted, unless ``drop_unlabelled`` leaves them out.
+    what is predicted, unless ``drop_unlabelled`` leaves them out, or "empty" those where nothing stands at all.
     """
     if features is not None and not len(features):
         raise PlanError("features lists no column; leave it out to take all")
-    if type(drop_unlabelled) is not bool:
+    if drop_unlabelled not in (True, False, EMPTY):
         raise PlanError(f"drop_unlabelled is true or false; got {drop_unlabelled!r}")
     words = {"label": label, "patient": patient, "sheet": sheet, "unscaled": unscaled}
     _check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
@@ -106,7 +107,8 @@ def csv(
     split = site_column is not None and NOWHERE in tables
     frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
     learns, markers = outcome or str(label), _markers(missing)
-    frames, notes = _labelled(frames, learns, markers, drop_unlabelled)
+    rows, frames = sum(map(len, frames.values())), _labelled(frames, learns, markers, drop_unlabelled)
+    unlabelled = rows - sum(map(len, frames.values()))
     patients = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
     categories = _read_categorical(path, categorical)
@@ -117,27 +119,26 @@ def csv(
     if stray := set(unscaled) - (set(schema.form.columns) - set(schema.form.categories)):
         raise DataError(f"unscaled names {min(stray)!r}, which is no feature of numbers")
     pool = _pool_of(frames, schema, patients, subgroups)
-    return replace(pool, notes=(*notes, *pool.notes), loss=pool.loss if order is None else DEFAULT_LOSS["grades"])
+    notes = (f"Rows without an outcome, left out: {unlabelled} of {rows}",) * bool(unlabelled)
+    loss = pool.loss if order is None else DEFAULT_LOSS["grades"]
+    return replace(pool, notes=(*notes, *pool.notes), loss=loss, unlabelled=unlabelled)
 
 
-def _labelled(
-    frames: Frames, learns: str | Outcome, markers: Sequence[str], drop: bool
-) -> tuple[Frames, tuple[str, ...]]:
-    """The rows that hold what is predicted, and a note on the others, which are a DataError unless they are to go."""
+def _labelled(frames: Frames, learns: str | Outcome, markers: Sequence[str], drop: bool | str) -> Frames:
+    """The rows that hold what is predicted; others are a DataError unless they are to go."""
     kept, columns = {}, (learns,) if isinstance(learns, str) else learns.columns
     for name, frame in frames.items():
         with at_site(name):
             need(frame, columns, "the label" if isinstance(learns, str) else "what is to be predicted")
-            gaps = np.stack([table_files.is_missing(frame[column], markers) for column in columns])
-            for column, empty in zip(columns, gaps.sum(axis=1), strict=True):
-                if empty and not drop:
+            to_go = [table_files.is_missing(frame[c], () if drop == EMPTY else markers) for c in columns if drop]
+            kept[name] = frame = frame[~np.any(to_go, axis=0)] if drop else frame
+            for column in columns:
+                if empty := int(table_files.is_missing(frame[column], markers).sum()):
                     gone = f"column {column!r} is empty in {empty} of {len(frame)} rows"
                     raise DataError(f"{gone}; drop those rows, or say drop_unlabelled = true")
-            kept[name] = frame[~gaps.any(axis=0)]
-            if not len(kept[name]):
+            if not len(frame):
                 raise DataError(f"no row has an outcome: {', '.join(map(repr, columns))}")
-    rows, left = sum(map(len, frames.values())), sum(map(len, kept.values()))
-    return kept, (f"Rows without an outcome, left out: {rows - left} of {rows}",) * (left < rows)
+    return kept
 
 
 def _pool_of(frames: Frames, schema: "Schema", patients: Mapping[str, np.ndarray], subgroups: Any) -> Pool:

@@ -1,0 +1,86 @@
+"""A coordinator counts who has a value by plans that are refused, or by the difference of two that are not.
+
+The attacker writes any plan, asks as often as it likes, and sees all that leaves. It wants to know how many patients of
+a column have a value of its choice; on the refusals of before it read each of these counts exactly.
+"""
+
+import re
+
+import pytest
+
+from fedsmall.wire import EXAMPLES
+from tests.clients.test_data_process import AS_IT_IS, DataProcess, config, plan
+
+BORN = [f"19{40 + k % 50}-03-{1 + k % 28:02d}" for k in range(60)]
+
+
+@pytest.fixture
+def site(tmp_path):
+    lines = ["born,marker,score,ill"]
+    lines += [f"{BORN[k]},{k % 7},{7 if k < 3 else 10 + k % 5},{'no' if k % 2 else 'yes'}" for k in range(60)]
+    (tmp_path / "essen.csv").write_text("\n".join(lines))
+    (tmp_path / "policy.toml").write_text(AS_IT_IS)
+    return DataProcess("essen", tmp_path / "essen.csv", tmp_path / "home", tmp_path / "policy.toml")
+
+
+def told(site, **task):
+    asked = plan(name="FedAvg").model_copy(update={"task": {"csv": "x.csv", **task}})
+    return site.answer("roll", config(asked), {})[0]
+
+
+COUNTED = {
+    "who was born on a day": {"label": "born", "classes": [BORN[5], "nobody"]},
+    "who has a code, as a missing label": {"label": "score", "classes": ["10", "11"], "missing": ["7"]},
+    "who has a code, as a missing number": {"target": "score", "missing": ["7"], "drop": ["born"]},
+    "whose label is none of two": {"label": "score", "classes": ["7", "10"], "drop": ["born", "ill"]},
+    "who is above a border": {"time": "score", "event": "marker", "drop": ["born"]},
+    "who has a word among numbers": {"target": "ill", "drop": ["born"]},
+    "who has none of two labels": {"targets": ["ill", "marker"], "drop": ["born"]},
+}
+
+
+@pytest.mark.parametrize("asked", COUNTED)
+def test_no_refusal_tells_a_count(site, asked):
+    words = told(site, **COUNTED[asked])["error"]
+
+    assert "some of the " in words
+    assert not re.search(r"\d+ of ", words)
+
+
+def test_a_hospital_sees_the_counts_itself(site, fedsmall):
+    task = '{csv = "", label = "score", classes = ["10", "11"], missing = ["7"], drop = ["born"]}'
+
+    said = fedsmall("site", "check", "--task", task, "--data", site.data)[1]
+
+    assert "column 'score' is empty in 3 of 60 rows" in said
+
+
+CLASSES = {"label": "score", "classes": ["7", "10", "11", "12", "13", "14"], "drop": ["born", "ill"]}
+
+
+def without(site, rows):
+    lines = site.data.read_text().splitlines()
+    cut = [f"{','.join(line.split(',')[:2])},,{line.split(',')[3]}" for line in lines[1 : 1 + rows]]
+    site.data.write_text("\n".join([lines[0], *cut, *lines[1 + rows :]]))
+
+
+@pytest.mark.parametrize(("rows", "least", "is_let"), [(3, 4, False), (4, 4, True), (59, 60, False), (0, 8, True)])
+def test_rows_without_an_outcome_are_left_out_where_they_are_as_many_as_may_be_counted(site, rows, least, is_let):
+    site.policy_file.write_text(AS_IT_IS + f"count_floor = {least}\nleast_samples = 1\n")
+    without(site, rows)
+
+    said = told(site, **CLASSES, drop_unlabelled=True)
+
+    if is_let:
+        assert int(said["config"][EXAMPLES]) <= 60 - rows
+    else:
+        assert "too few rows here have no outcome to leave them out (count_floor)" in said["error"]
+
+
+@pytest.mark.parametrize("drop", [True, "empty"])
+def test_no_plan_chooses_the_values_that_count_as_none(site, drop):
+    """By the difference of two such plans, of 15 and of 12 rows, it would know of the three."""
+    for missing in (["10"], ["7", "10"]):
+        said = told(site, **CLASSES, missing=missing, drop_unlabelled=drop)
+
+        assert "column 'score' is empty in some of the rows" in said["error"]
