@@ -7,6 +7,8 @@ import hashlib
 import io
 import json
 import os
+import re
+import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -35,11 +37,26 @@ def bundle_digest(content: bytes) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
+def app_name(content: bytes) -> str:
+    """A bundle's own name, "publisher/name version", cut to plain letters: it is its sender's word."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as bundle, bundle.open("pyproject.toml") as file:
+            about = tomllib.loads(file.read(PIECE).decode())
+        publisher = about["tool"]["flwr"]["app"]["publisher"]
+        name = f"{publisher}/{about['project']['name']} {about['project']['version']}"
+    except (*UNREADABLE, LookupError, TypeError):
+        return "without a name"
+    return re.sub(r"[^A-Za-z0-9._/ -]", "?", name)[:80]
+
+
 def check_bundle(content: bytes, approved: str) -> None:
     """Raise PolicyError unless the bundle's digest is one of those approved (separated by commas)."""
     digest = bundle_digest(content)
     if digest not in approved.split(","):
-        raise PolicyError(f"the app (bundle {digest[:16]}) is not among those approved here; no code of it was loaded")
+        raise PolicyError(
+            f"the app {app_name(content)} (bundle {digest[:16]}) is not among those approved here; "
+            "no code of it was loaded"
+        )
 
 
 def check_before(install: Callable[..., Any], approved: str) -> Callable[..., Any]:

@@ -315,10 +315,8 @@ class Pace:
 def check_time(policy: Policy, seconds: float) -> None:
     """Raise PolicyError where work on one order has taken longer than the policy allows."""
     if seconds > MINUTE_S * policy.most_order_minutes:
-        raise PolicyError(
-            f"the order takes longer than the {policy.most_order_minutes:g} minutes that the policy here allows "
-            "(most_order_minutes); what was done for it is dropped"
-        )
+        most = f"the {policy.most_order_minutes:g} minutes that the policy here allows (most_order_minutes)"
+        raise PolicyError(f"the order takes longer than {most}; what was done for it is dropped")
 
 
 @contextmanager

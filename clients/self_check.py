@@ -157,10 +157,8 @@ def check_leaving(log: SiteLog, order: SiteRequest, sent: Arrays, client: Hospit
     left = left_by_decay(order.plan, int(order.config[ROUND]), client.steps)
     guard = blur_update(start, sent, order.plan, patients, left, order.policy, key, inner)
     if guard.kappa:
-        reason = (
-            "our patients could be read from the update (by our own attack, a lower bound): noise "
-            f"{guard.kappa:g} times as large was added"
-        )
+        found = "our patients could be read from the update (by our own attack, a lower bound)"
+        reason = f"{found}: noise {guard.kappa:g} times as large was added"
         log.write("blurred", run=str(order.config[RUN]), kind="train", t=order.config[ROUND], reason=reason)
     return guard.sent, guard.kappa
 

@@ -84,10 +84,8 @@ class Commands(typer.core.TyperGroup):
             from fedsmall.methods import nearest
 
             if args[0] in COMMANDS:
-                raise click.UsageError(
-                    f"`fedsmall {args[0]}` comes with the repository, not with the wheel: git clone the repository and "
-                    "`pip install -e .` there"
-                )
+                cure = "git clone the repository and `pip install -e .` there"
+                raise click.UsageError(f"`fedsmall {args[0]}` comes with the repository, not with the wheel: {cure}")
             raise click.UsageError(f"There is no command {args[0]!r}. {nearest(args[0], known)}")
         return super().resolve_command(ctx, args)
 

@@ -119,10 +119,8 @@ def check_host(certificate: x509.Certificate, host: str) -> None:
     """Raise ValueError unless the certificate is good for ``host``: else every site would fail with a TLS riddle."""
     hosts = certificate_hosts(certificate)
     if host not in hosts:
-        raise ValueError(
-            f"the server's certificate is good for {', '.join(hosts)}, but sites dial {host}; "
-            f"run `fedsmall consortium renew --host {host}`"
-        )
+        good = f"the server's certificate is good for {', '.join(hosts)}, but sites dial {host}"
+        raise ValueError(f"{good}; run `fedsmall consortium renew --host {host}`")
 
 
 def days_left(certificate: x509.Certificate, now: datetime | None = None) -> int:

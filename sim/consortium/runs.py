@@ -100,10 +100,9 @@ def roll_for(folder: Path, sites: Iterable[str], without: str) -> dict[str, str]
     """The identities of the consortium's sites; PlanError where of ``sites`` one has none; it may run ``without``."""
     roll = members.roll_of(members.load(folder))
     if missing := sorted(set(sites) - set(roll)):
-        raise PlanError(
-            f"{', '.join(missing)} has sent no identity for encrypted messages: `fedsmall site keygen` there, then "
-            f"`fedsmall consortium add-site NAME --key site.key.pub`; or run without {without}."
-        )
+        cure = f"`fedsmall consortium add-site NAME --key site.key.pub`; or run without {without}"
+        who = f"{', '.join(missing)} has sent no identity for encrypted messages"
+        raise PlanError(f"{who}: `fedsmall site keygen` there, then {cure}.")
     return roll
 
 
@@ -171,10 +170,8 @@ def _go_back(home: Path, comm_round: int) -> None:
     if kind := kind_of_run(home):
         raise PlanError(f"{home.name!r} is over split {kind}, where nothing is sent twice. Resume it without --from.")
     if RunSheet.model_validate_json((home / "sheet.json").read_text()).plan.privacy.counted:
-        raise PlanError(
-            f"{home.name!r} runs under a privacy ledger, which cannot be taken back: what left the sites has left. "
-            "Resume it without --from, or start a new run."
-        )
+        gone = f"{home.name!r} runs under a privacy ledger, which cannot be taken back: what left the sites has left"
+        raise PlanError(f"{gone}. Resume it without --from, or start a new run.")
     from fedsmall.strategies.server.journal import FileJournal  # brings torch
 
     FileJournal(home / "journal").go_back(comm_round)

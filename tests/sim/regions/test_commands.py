@@ -97,7 +97,7 @@ def test_what_speaks_for_a_region_is_started_with_no_data(folder, tmp_path):
 
     desk, resident = programs(site, None, region=folder)
 
-    assert desk.command[1:4] == ["-m", "fedsmall.clients.region_client", "north"]
+    assert desk.command[1:5] == ["-P", "-m", "fedsmall.clients.region_client", "north"]
     assert desk.command[-1] == str(folder / "runs")
     assert resident.command == programs(site, None)[1].command
 
