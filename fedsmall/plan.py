@@ -307,7 +307,7 @@ class Shared(Frozen):
     metric: str | None = None
     threshold: Threshold = None
     recalibrate: bool = False
-    folds: Annotated[int, Field(ge=2)] | None = None
+    folds: Annotated[int, Field(ge=2, le=10_000)] | None = None
     test: Test = None
     without: tuple[str, ...] = ()
     stop: EarlyStop | None = None

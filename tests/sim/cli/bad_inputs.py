@@ -115,6 +115,7 @@ OF_SCENARIOS: list[tuple[dict[str, Any], str]] = [
     ({"test": "some"}, "test"),
     ({"folds": 1}, "folds"),
     ({"folds": 100}, "fold"),
+    ({"folds": 10**18}, "folds"),
     ({"folds": "five"}, "folds"),
     ({"without": ["essen"]}, "essen"),
     ({"without": "site-0"}, "without"),
