@@ -70,11 +70,11 @@ class Recipe(Frozen):
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: Annotated[float, Field(gt=0)] = 0.1
+    lr: Annotated[float, Field(gt=0, le=1e30)] = 0.1
     momentum: Decay = 0.0
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: NonNegative = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1e30)] = 0.0
     batch: Positive | None = None
     even_batches: bool = False
     local_steps: Length | None = None
@@ -242,7 +242,7 @@ class Privacy(Frozen):
     noise: NonNegative = 0.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     budget: Annotated[float, Field(gt=0)] | None = None
-    epsilon: Annotated[float, Field(gt=0)] | None = None
+    epsilon: Annotated[float, Field(ge=1e-3)] | None = None
     lot: Positive | None = None
     blur: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     exposure: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
