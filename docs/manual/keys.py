@@ -141,4 +141,8 @@ def _plain(kind: Any, bounds: tuple[Any, ...]) -> str:
 def _limit(bound: Any) -> list[str]:
     named = (("ge", "from"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
     inner = getattr(bound, "metadata", None) or [bound]  # Field(ge=1) inside a type holds its bounds
-    return [f"{word} {getattr(one, key):g}" for one in inner for key, word in named if hasattr(one, key)]
+    return [f"{word} {_plainly(getattr(one, key))}" for one in inner for key, word in named if hasattr(one, key)]
+
+
+def _plainly(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"

@@ -62,7 +62,7 @@ def test_every_key_has_a_meaning_and_no_meaning_is_left_over():
     ("heading", "key", "value", "default"),
     [
         ("Scenario", "name", "a text", "**required**"),
-        ("Scenario", "rounds", "a whole number from 1", "`100`"),
+        ("Scenario", "rounds", "a whole number from 1 and at most 1,000,000", "`100`"),
         ("Scenario", "seeds", "a list, each a whole number from 0", "`[0]`"),
         ("Scenario", "sites", "a whole number from 1", ""),
         ("Scenario", "recipe", "a table: [Recipe](#recipe)", "`{}`"),
