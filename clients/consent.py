@@ -162,8 +162,9 @@ def verdict_of(home: Path, key: str) -> str:
 
 def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) -> list[str]:
     """A run in lines, with what of this site would leave for it."""
-    regions, settings = plan.method.regions, plan.privacy.model_dump(exclude_defaults=True)
-    privacy_words = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    regions, task = plan.method.regions, plan.task if isinstance(plan.task, dict) else {"name": plan.task}
+    tables = plan.privacy.model_dump(exclude_defaults=True), task
+    privacy, learns = (", ".join(f"{name} = {value}" for name, value in table.items()) for table in tables)
     sites = ", ".join(one_line(site, 63) for site in config.get(SITES, ()))
     names = ", ".join(sorted(regions.sites)) if regions is not None and regions.sites else ""
     above = [f"the averages of each region ({names}) go to a server above them"] if names else []
@@ -172,7 +173,8 @@ def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) ->
     return [
         f"method {plan.method.label}, {plan.rounds} local rounds; models leave in {leaving_comm_rounds(plan)} of them",
         f"sites: {sites}",
-        f"privacy: {privacy_words or 'none; models leave as they are trained'}",
+        f"task: {one_line(learns, 1000)}",
+        f"privacy: {privacy or 'none; models leave as they are trained'}",
         *above,
         *leaves(plan, raw, floor),
     ]

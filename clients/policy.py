@@ -148,10 +148,8 @@ class Policy(Frozen):
     def check_exposure(self, exposure: float) -> None:
         """Raise PolicyError where ``exposure``, all runs together, is more than may be told of a record."""
         if self.most_exposure is not None and not exposure <= self.most_exposure * (1 + SLACK):
-            raise PolicyError(
-                f"with this the runs on this site's patients would tell more of a record than exposure "
-                f"{self.most_exposure:g}, which the policy here allows (most_exposure)"
-            )
+            most = f"exposure {self.most_exposure:g}, which the policy here allows (most_exposure)"
+            raise PolicyError(f"with this the runs on this site's patients would tell more of a record than {most}")
 
     def check_device(self, device: str) -> None:
         """Raise PolicyError unless the site may train on this device."""

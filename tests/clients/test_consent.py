@@ -62,6 +62,7 @@ def test_what_is_asked_for_says_what_the_run_is_and_what_would_leave(asking):
 
     assert "method FedDC, 40 local rounds; models leave in 40 of them" in told
     assert "sites: bonn, essen, ulm" in told
+    assert "task: csv = hospital.csv, label = diagnosis, classes = ['malignant', 'benign']\n" in told
     assert "privacy: none; models leave as they are trained" in told
     assert "62 numbers in 2 arrays: 0.weight (2, 30), 0.bias (2,); 248 bytes" in told
     assert "for each feature count, sum and sum of squares" in told
