@@ -87,7 +87,7 @@ def test_ray_has_the_bits_of_this_process() -> None:
 def test_the_folder_of_a_real_run_has_the_whole_model(tmp_path: Path, monkeypatch: Any) -> None:
     plan = real_plan_of(f'model="{HERE}:frozen_table"', "model_options={}")
 
-    home = real_run(tmp_path, plan, monkeypatch)
+    home = real_run(tmp_path, plan, monkeypatch, policy=f'functions = ["{HERE}:frozen_table"]\n')
 
     task = task_from(json.loads((home / "outcome.json").read_text())["task"])
     body = build_network(plan, task).state_dict()

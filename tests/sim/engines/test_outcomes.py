@@ -203,7 +203,9 @@ def test_patients_are_protected_one_by_one(kind):
 
 
 def over_real_sites(plan: Plan, federation: Federation, folder, monkeypatch):
-    grid = Stations(folder, federation.names, monkeypatch)
+    words = (plan.model, *(plan.task.values() if isinstance(plan.task, dict) else ()))
+    named = [word for word in words if ":" in str(word)]  # functions that the sites' policies have to list
+    grid = Stations(folder, federation.names, monkeypatch, f"functions = {named}\n")
     roster = Roster()
     task = agree_on_task(roster, grid, plan)
     grid.agree_on_scaling(plan)
