@@ -132,7 +132,7 @@ def is_paused(home: Path) -> bool:
 
 def requests(home: Path) -> list[Request]:
     """All runs that have asked here, in the order in which they asked."""
-    known = [Request.model_validate_json(path.read_bytes()) for path in (home / FOLDER).glob("*.json")]
+    known = [Request.from_file(path) for path in (home / FOLDER).glob("*.json")]
     known = [request.model_copy(update={"verdict": verdict_of(home, request.key)}) for request in known]
     return sorted(known, key=lambda request: (request.asked, request.key))
 

@@ -53,10 +53,8 @@ def check_bundle(content: bytes, approved: str) -> None:
     """Raise PolicyError unless the bundle's digest is one of those approved (separated by commas)."""
     digest = bundle_digest(content)
     if digest not in approved.split(","):
-        raise PolicyError(
-            f"the app {app_name(content)} (bundle {digest[:16]}) is not among those approved here; "
-            "no code of it was loaded"
-        )
+        what = f"the app {app_name(content)} (bundle {digest[:16]})"
+        raise PolicyError(f"{what} is not among those approved here; no code of it was loaded")
 
 
 def check_before(install: Callable[..., Any], approved: str) -> Callable[..., Any]:

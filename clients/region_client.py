@@ -76,7 +76,7 @@ class RegionClient:
 
     def _check_plan(self, asked: Plan, home: Path, config: Mapping[str, Any]) -> None:
         """Raise PlanError where the run above has another plan, other regions, or another id than before."""
-        sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
+        sheet = RunSheet.from_file(home / "sheet.json")
         if sheet.region != self.name or self.name not in config.get(SITES, ()):
             raise PlanError(f"the run here is one of region {sheet.region!r}, and {self.name!r} was asked")
         if differing := differences(sheet.plan, _as_begun(asked, sheet.plan)):

@@ -63,10 +63,8 @@ def ask(path: str, frame: bytes, wait_s: float = DATA_PROCESS_START_S) -> bytes:
 def check_length(path: Path) -> None:
     """Raise ValueError where the path is too long for a socket."""
     if (length := len(os.fsencode(path.absolute()))) > LONGEST_PATH:
-        raise ValueError(
-            f"the path of the data process's socket has {length} bytes, the system allows {LONGEST_PATH}; "
-            "use a shorter folder, with --home"
-        )
+        long = f"the path of the data process's socket has {length} bytes, the system allows {LONGEST_PATH}"
+        raise ValueError(f"{long}; use a shorter folder, with --home")
 
 
 def is_answered(path: Path) -> bool:

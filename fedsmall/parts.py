@@ -3,11 +3,13 @@
 import re
 from collections.abc import Mapping
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from fedsmall.entry_points import extensions
+from fedsmall.errors import PlanError
 
 Positive = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=1, le=1_000_000)]  # of a round: whoever asks for more would have a site's memory
@@ -55,6 +57,14 @@ class Frozen(BaseModel):
     """A record that cannot be changed and knows all its fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """The record that a file of JSON holds; PlanError where it holds none."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValueError:
+            raise PlanError(f"{path.name} is damaged, or was made by another release of fedsmall") from None
 
 
 class Recipe(Frozen):

@@ -149,10 +149,8 @@ class _NoSites(SendingGrid):
     def get_node_ids(self) -> list[int]:
         self._asked += 1
         if self._asked > 4:  # Flower's sampler asks again each second, for ever
-            raise ReplyError(
-                f"The wrapped strategy waits for more sites than the {len(self._nodes)} that take part. "
-                "Lower its min_available_nodes and min_train_nodes."
-            )
+            waits = f"The wrapped strategy waits for more sites than the {len(self._nodes)} that take part"
+            raise ReplyError(f"{waits}. Lower its min_available_nodes and min_train_nodes.")
         return self._nodes
 
 

@@ -107,10 +107,8 @@ def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
     until = time.monotonic() + timeout_s
     while (connected := len(list(grid.get_node_ids()))) < count:
         if time.monotonic() > until:
-            raise PlanError(
-                f"{count} sites were to take part and {connected} are connected after {timeout_s:g} s. "
-                "Start the others, or plan for fewer."
-            )
+            few = f"{count} sites were to take part and {connected} are connected after {timeout_s:g} s"
+            raise PlanError(f"{few}. Start the others, or plan for fewer.")
         time.sleep(POLL_S)
 
 

@@ -100,7 +100,7 @@ def prepare_prediction(home: Path, name: str | None = None, **patience: Any) -> 
 
 def read_sheet(folder: Path) -> ColumnSheet:
     """The sheet in the folder of a run."""
-    return ColumnSheet.model_validate_json((folder / COLUMN_SHEET).read_text())
+    return ColumnSheet.from_file(folder / COLUMN_SHEET)
 
 
 @dataclass

@@ -174,7 +174,7 @@ class ConsortiumView:
         return self._views[home.name][1]
 
     def _read_view(self, home: Path) -> RunView:
-        sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
+        sheet = RunSheet.from_file(home / "sheet.json")
         log = self._logs[home.name] = (self._logs.get(home.name) or FollowedLog(home / "log.jsonl")).read()
         cards = FileJournal(home / "journal").cards(MAPS)
         state, line = state_of(home, log)

@@ -38,7 +38,7 @@ OTHER_ROWS = "The hospitals do not all read their rows alike, so no model was pa
 
 def write_run(folder: Path, outcome: Told) -> Run:
     """Write the files of a run into ``folder``, with its sheet, log and model; ``outcome`` is outcome.json."""
-    sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text())
+    sheet = RunSheet.from_file(folder / "sheet.json")
     log = run_log(AuditLog(folder / "log.jsonl").entries())
     task = task_from(outcome["task"]) if outcome.get("task") else None  # outcomes of earlier releases hold none
     evaluations = [_pool_sums(Evaluation(**evaluation), task) for evaluation in outcome["evaluations"]]

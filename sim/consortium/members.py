@@ -107,7 +107,7 @@ def load(folder: Path) -> Consortium:
     path = folder / RECORD
     if not path.is_file():
         raise ValueError("no consortium in this folder; `fedsmall consortium init` makes one, or name it with --folder")
-    return Consortium.model_validate_json(path.read_text())
+    return Consortium.from_file(path)
 
 
 def save(folder: Path, record: Consortium) -> None:

@@ -169,7 +169,7 @@ def resume(folder: Path, run: str, say: Say, comm_round: int | None = None) -> i
 def _go_back(home: Path, comm_round: int) -> None:
     if kind := kind_of_run(home):
         raise PlanError(f"{home.name!r} is over split {kind}, where nothing is sent twice. Resume it without --from.")
-    if RunSheet.model_validate_json((home / "sheet.json").read_text()).plan.privacy.counted:
+    if RunSheet.from_file(home / "sheet.json").plan.privacy.counted:
         gone = f"{home.name!r} runs under a privacy ledger, which cannot be taken back: what left the sites has left"
         raise PlanError(f"{gone}. Resume it without --from, or start a new run.")
     from fedsmall.strategies.server.journal import FileJournal  # brings torch

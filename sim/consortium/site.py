@@ -9,7 +9,9 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from fedsmall.clients import socket_frames
 from fedsmall.clients.launcher import APPROVED
@@ -17,7 +19,7 @@ from fedsmall.clients.policy import OWN, load_policy
 from fedsmall.clients.socket_frames import KEY, SOCKET
 from fedsmall.parts import Frozen
 from fedsmall.sealing.envelopes import IDENTITY
-from fedsmall.sim.consortium import admission, flower_cli, keys, supervisor
+from fedsmall.sim.consortium import admission, flower_cli, keys, members, supervisor
 from fedsmall.sim.consortium.supervisor import Program
 
 Say = Callable[[str], None]
@@ -29,7 +31,7 @@ class KitInfo(Frozen):
     """What a kit says: whose it is, and where to dial."""
 
     consortium: str
-    site: str
+    site: Annotated[str, Field(pattern=f"^{members.NAME.pattern}$")]  # part of paths
     address: str
     expires: str
 
@@ -44,7 +46,7 @@ class Site(NamedTuple):
     def card(self) -> KitInfo:
         """The kit's card; ValueError where the folder is no kit."""
         self.check_is_kit()
-        return KitInfo.model_validate_json((self.kit / "site.json").read_text())
+        return KitInfo.from_file(self.kit / "site.json")
 
     def check_is_kit(self) -> None:
         """Raise ValueError where the folder is no kit."""

@@ -63,7 +63,7 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
     kind = kind_of_run(folder)
     extension = load_extension(SCENARIOS, kind) if kind else None
     model = RunSheet if extension is None else extension.Sheet
-    sheet: Sheet = model.model_validate_json((folder / f"{kind or 'sheet'}.json").read_text())
+    sheet: Sheet = model.from_file(folder / f"{kind or 'sheet'}.json")
     log = AuditLog(folder / "log.jsonl", run=sheet.run, id=sheet.id)
     lock = (folder / "lock").open("w")
     try:

@@ -81,10 +81,8 @@ class FileJournal:
             return state
         if self.faults or any(_comm_round(path) > 1 for path in self._ours()):
             faults = one_line("; ".join(self.faults) or "all records are gone")
-            raise PlanError(
-                f"No state in the run's journal is whole ({faults}). "
-                "Put a copy of its journal folder back, or start a new run under another name."
-            )
+            cure = "Put a copy of its journal folder back, or start a new run under another name."
+            raise PlanError(f"No state in the run's journal is whole ({faults}). {cure}")
         return None
 
     def _check_near(self, comm_round: int) -> None:

@@ -156,10 +156,8 @@ class KeptRun:
             return 0
         done, arrays, meta = latest
         if "states" not in meta:
-            raise PlanError(
-                "The journal of this run was written by an earlier release of fedsmall. Go on with that release, or "
-                "start a new run."
-            )
+            cure = "Go on with that release, or start a new run."
+            raise PlanError(f"The journal of this run was written by an earlier release of fedsmall. {cure}")
         sets, outcome, states = parts(arrays), self.outcome, self.topology.states
         states.trainer.restore(sets.get("trainer", {}), meta["trainer"])
         states.restore(sets["states"], meta["states"], self.comm_rounds[done - 1])

@@ -79,6 +79,22 @@ def test_a_check_says_in_what_a_policy_is_not_fedsmalls_own(fedsmall, essen, tmp
     assert "The policy here is fedsmall's own, but for most_read = 9, functions = ('nets:narrow',).\n" in lax
 
 
+AWAY = '{"consortium": "rhine", "site": "../../essen", "address": "fed:8443", "expires": "2030-01-01"}'
+
+
+@pytest.mark.parametrize("held", ["", "{", "{}", "[]", '{"site": 3}', "\xff", AWAY])
+def test_a_damaged_file_of_a_kit_or_consortium_is_one_line(fedsmall, folder, essen, held):
+    (essen.kit / "site.json").write_text(held, encoding="latin-1")
+    of_kit = [fedsmall("site", word, "--kit", essen.kit) for word in ("status", "keygen", "pause", "down")]
+    (folder / "consortium.json").write_text(held, encoding="latin-1")
+    of_server = [fedsmall(*words, "--folder", folder) for words in (("status",), ("consortium", "list"))]
+
+    for code, _, complained in (*of_kit[1:3], *of_server):
+        assert code == 2
+        assert re.fullmatch("fedsmall: (site|consortium).json is damaged, or was made by another .*\n", complained)
+    assert "Traceback" not in of_kit[0][2] + of_kit[3][2]
+
+
 @pytest.mark.parametrize("shipped", ["identity.key", "state/noise.key"])
 def test_what_a_coordinator_has_put_into_a_kit_becomes_no_sites_secret(fedsmall, essen, shipped):
     (essen.kit / "state").mkdir()
