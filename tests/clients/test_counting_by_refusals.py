@@ -83,4 +83,4 @@ def test_no_plan_chooses_the_values_that_count_as_none(site, drop):
     for missing in (["10"], ["7", "10"]):
         said = told(site, **CLASSES, missing=missing, drop_unlabelled=drop)
 
-        assert "column 'score' is empty in some of the rows" in said["error"]
+        assert "column 'score' is empty in some of the rows; leave those cells empty" in said["error"]

@@ -134,8 +134,8 @@ def _labelled(frames: Frames, learns: str | Outcome, markers: Sequence[str], dro
             kept[name] = frame = frame[~np.any(to_go, axis=0)] if drop else frame
             for column in columns:
                 if empty := int(table_files.is_missing(frame[column], markers).sum()):
-                    gone = f"column {column!r} is empty in {empty} of {len(frame)} rows"
-                    raise DataError(f"{gone}; drop those rows, or say drop_unlabelled = true")
+                    cure = "leave those cells empty" if drop else "drop those rows, or say drop_unlabelled = true"
+                    raise DataError(f"column {column!r} is empty in {empty} of {len(frame)} rows; {cure}")
             if not len(frame):
                 raise DataError(f"no row has an outcome: {', '.join(map(repr, columns))}")
     return kept
