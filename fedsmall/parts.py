@@ -80,11 +80,11 @@ class Recipe(Frozen):
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: Annotated[float, Field(gt=0, le=1e30)] = 0.1
+    lr: Annotated[float, Field(gt=0)] = 0.1
     momentum: Decay = 0.0
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0, le=1e30)] = 0.0
+    weight_decay: NonNegative = 0.0
     batch: Positive | None = None
     even_batches: bool = False
     local_steps: Length | None = None
