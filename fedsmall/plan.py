@@ -18,6 +18,7 @@ from fedsmall.parts import (
     Fraction,
     Frozen,
     InRegions,
+    Length,
     NonNegative,
     NoServer,
     Options,
@@ -299,7 +300,7 @@ class Shared(Frozen):
     sites: Positive | None = None
     samples_per_site: Positive | None = None
     partition: str | dict[str, Any] = "iid"
-    rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    rounds: Length = 100
     route_seed: Annotated[int, Field(ge=0)] | None = None
     evaluate_every: Positive | None = None
     initial_models: Literal["common", "independent"] = "common"

@@ -60,10 +60,8 @@ def keygen(kit: Kit = HERE) -> None:
     if site.key.exists() and site.identity.exists():
         raise ValueError("this startup kit has a key already; it is not overwritten")
     if site.key.exists():
-        say(
-            f"The key that lies here is kept. If it was not made here, delete {site.key}: its maker has it, too",
-            "yellow",
-        )
+        cure = f"If it was not made here, delete {site.key}: its maker has it, too"
+        say(f"The key that lies here is kept. {cure}", "yellow")
     elif site.identity.exists() or (kit / "state").exists():  # with a key of noise in it, or an account that is spent
         raise ValueError("this startup kit holds an identity or a state that were not made here; delete them first")
     else:

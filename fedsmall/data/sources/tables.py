@@ -92,10 +92,6 @@ def csv(
     Raises DataError for a column that is missing or holds text, for sites whose columns differ, and for rows without
     what is predicted, unless ``drop_unlabelled`` leaves them out, or "empty" those where nothing stands at all.
     """
-    if features is not None and not len(features):
-        raise PlanError("features lists no column; leave it out to take all")
-    if drop_unlabelled not in (True, False, EMPTY):
-        raise PlanError(f"drop_unlabelled is true or false; got {drop_unlabelled!r}")
     words = {"label": label, "patient": patient, "sheet": sheet, "unscaled": unscaled}
     _check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
     label, target, classes = _label_of_grades(label, target, classes, order)
@@ -106,9 +102,8 @@ def csv(
         tables = read_files(locate(path, root), separator, decimal, sheet)
     split = site_column is not None and NOWHERE in tables
     frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
-    learns, markers = outcome or str(label), _markers(missing)
-    rows, frames = sum(map(len, frames.values())), _labelled(frames, learns, markers, drop_unlabelled)
-    unlabelled = rows - sum(map(len, frames.values()))
+    learns, markers, rows = outcome or str(label), _markers(missing), sum(map(len, frames.values()))
+    frames = _labelled(frames, learns, markers, drop_unlabelled)
     patients = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
     categories = _read_categorical(path, categorical)
@@ -118,14 +113,14 @@ def csv(
     schema = Schema.of(frames, learns, classes=classes, **reading)
     if stray := set(unscaled) - (set(schema.form.columns) - set(schema.form.categories)):
         raise DataError(f"unscaled names {min(stray)!r}, which is no feature of numbers")
-    pool = _pool_of(frames, schema, patients, subgroups)
-    notes = (f"Rows without an outcome, left out: {unlabelled} of {rows}",) * bool(unlabelled)
-    loss = pool.loss if order is None else DEFAULT_LOSS["grades"]
-    return replace(pool, notes=(*notes, *pool.notes), loss=loss, unlabelled=unlabelled)
+    pool = _pool_of(frames, schema, patients, subgroups, rows)
+    return pool if order is None else replace(pool, loss=DEFAULT_LOSS["grades"])
 
 
 def _labelled(frames: Frames, learns: str | Outcome, markers: Sequence[str], drop: bool | str) -> Frames:
     """The rows that hold what is predicted; others are a DataError unless they are to go."""
+    if drop not in (True, False, EMPTY):
+        raise PlanError(f"drop_unlabelled is true or false; got {drop!r}")
     kept, columns = {}, (learns,) if isinstance(learns, str) else learns.columns
     for name, frame in frames.items():
         with at_site(name):
@@ -141,14 +136,17 @@ def _labelled(frames: Frames, learns: str | Outcome, markers: Sequence[str], dro
     return kept
 
 
-def _pool_of(frames: Frames, schema: "Schema", patients: Mapping[str, np.ndarray], subgroups: Any) -> Pool:
+def _pool_of(frames: Frames, schema: "Schema", whose: dict[str, np.ndarray], subgroups: Any, rows: int) -> Pool:
+    """The pool of labelled ``frames``, of so many ``rows`` that were read."""
     parts = {}
     for name, frame in frames.items():
         with at_site(name):
-            parts[name] = replace(schema.part(frame), patients=patients.get(name))
+            parts[name] = replace(schema.part(frame), patients=whose.get(name))
     parts = add_groups(frames, parts, read_subgroups(subgroups), schema.form.markers)
     labels = np.concatenate([classes_of(part.y) for part in parts.values()])
     notes = column_notes(frames, {name: part.x for name, part in parts.items()}, labels, schema.form)
+    unlabelled = rows - len(labels)
+    left_out = (f"Rows without an outcome, left out: {unlabelled} of {rows}",) * bool(unlabelled)
     return Pool(
         parts,
         schema.shared.names,
@@ -156,8 +154,9 @@ def _pool_of(frames: Frames, schema: "Schema", patients: Mapping[str, np.ndarray
         standardise=True,
         loss="cross_entropy" if schema.outcome is None else DEFAULT_LOSS[schema.outcome.kind],
         form=schema.form,
-        notes=(*notes, *schema.shared.notes),
+        notes=(*left_out, *notes, *schema.shared.notes),
         outcome=schema.outcome,
+        unlabelled=unlabelled,
     )
 
 
@@ -291,6 +290,8 @@ def _present(frame: "DataFrame", column: str, markers: Sequence[str]) -> Any:
 
 def _check_options(separator: Any, decimal: Any, **options: Any) -> None:
     """Raise PlanError for an option that is not of its kind; an option that is None was not given."""
+    if options["features"] is not None and not len(options["features"]):
+        raise PlanError("features lists no column; leave it out to take all")
     for name, mark in (("separator", separator), ("decimal", decimal)):
         if mark is not None and not (isinstance(mark, str) and len(mark) == 1 and mark not in '\r\n"'):
             raise PlanError(f'{name} is one character, as in {name} = ","; got {mark!r}')
