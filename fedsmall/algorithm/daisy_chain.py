@@ -81,10 +81,7 @@ def stretches(comm_rounds: Iterable[CommRound], ends: Callable[[CommRound], bool
 def _together(
     topology: Topology, walks: Iterable[list[CommRound]], due: Callable[[CommRound], bool]
 ) -> Iterator[tuple[list[list[CommRound]], bool]]:
-    """Walks from one aggregation to the next of which nobody sees a model, several at a time; every other one alone.
-
-    Says for each whether it is seen.
-    """
+    """Walks and whether each is seen: between aggregations whose models nobody sees several at a time, else alone."""
     states, together, left, last = topology.states, list[list[CommRound]](), 0, Action.AGGREGATE
     for walk in walks:
         whole = last is walk[-1].action is Action.AGGREGATE

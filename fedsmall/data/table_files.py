@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ COMMA = re.compile(r"[-+]?\d+,\d+")
 PARQUET, EXCEL, OLD_EXCEL = (".parquet", ".pq"), (".xlsx", ".xlsm"), (".xls", ".xlsb", ".ods", ".numbers")
 SHEETS = (*PARQUET, *EXCEL)
 SEPARATORS = ",;\t|"
+HEAD = 100_000  # characters in which a header is looked for
 SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel begin, whatever they are called
 LINE_BREAKS = re.compile(r"[\r\n\t\v\f]+")
 UNNAMED = "Unnamed: "
@@ -225,12 +226,11 @@ def read_table(
 
 
 def _find_separator(text: str) -> str:
-    """The mark that a header has most of; where it has none, blanks, if they make as many cells of the next line."""
-    lines = text.split("\n", 2)[:2]
-    if any(map(lines[0].count, SEPARATORS)):
-        return max(SEPARATORS, key=lines[0].count)
-    widths = {len(row) for _, row in _lines("\n".join(lines), " ")}
-    return " " if len(widths) == 1 and widths != {1} else SEPARATORS[0]
+    """The mark that makes most cells of a header, and as many of the next line; blanks where no mark makes two."""
+    widths = {mark: [len(row) for _, row in islice(_lines(text[:HEAD], mark), 2)] for mark in f"{SEPARATORS} "}
+    fits = {mark: len(set(found)) == 1 and found[0] > 1 for mark, found in widths.items()}
+    best = max(SEPARATORS, key=lambda mark: (fits[mark], widths[mark]))
+    return " " if fits[" "] and widths[best][0] == 1 else best
 
 
 def is_query(path: Path | None) -> bool:

@@ -211,10 +211,7 @@ def _logits(p: np.ndarray) -> np.ndarray:
 
 
 def _maximum(x: np.ndarray, offset: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    """The coefficients, (..., columns), of logistic regressions on ``x``, (..., columns, samples), by Newton's steps.
-
-    NaN where one does not converge.
-    """
+    """Coefficients (..., columns) of logistic regressions on ``x`` (..., columns, samples) by Newton; NaN for none."""
     weights = np.zeros(x.shape[:-1])
     going, lost = np.ones(x.shape[:-2], dtype=bool), np.zeros(x.shape[:-2], dtype=bool)
     for _ in range(NEWTON):

@@ -136,10 +136,7 @@ def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _of_rankings(scores: np.ndarray, positive: np.ndarray, asked: Collection[str]) -> dict[str, np.ndarray]:
-    """The mean over classes or labels of "auc" and "average_precision" as ``asked``, (models,) each.
-
-    Of each its ``scores``, (models, labels, samples), and who is of it, (labels, samples).
-    """
+    """Means over classes, (models,), of scores (models, labels, samples) and who is positive, (labels, samples)."""
     of_rankings = {"auc": area, "average_precision": average_precision}
     return {name: known_mean(of(scores, positive)) for name, of in of_rankings.items() if name in asked}
 

@@ -32,6 +32,7 @@ UNEQUAL = 0.4  # share of the rarer of two classes, below which a threshold of a
 MOSTLY = 0.8  # of a column's cells, from which on they say what it is
 FAR = 5.0  # times the spread of all other values, from which on a code is none of them
 MOST_SITES = 100
+NAME = "at each hospital one value, as its name is"
 APART = "not at every hospital; what is the same has one name at all"
 
 
@@ -152,7 +153,7 @@ def look_at(
     drop: dict[str, str] = {}
     categorical, numeric, missing = [], [], set()
     for column in [c for c in table if c not in (*predicted, site, patient)]:
-        kind, codes = _kind_of(table[column], column)
+        kind, codes = (NAME, set()) if _is_name(tables, column) else _kind_of(table[column], column)
         missing |= codes
         if kind == "number":
             numeric.append(column)
@@ -172,6 +173,12 @@ def look_at(
 
 def _values(cells: "Series", missing: Sequence[str] = ()) -> set[str]:
     return {plain(cell) for cell in cells[~is_missing(cells, missing)]}
+
+
+def _is_name(tables: "Mapping[str, DataFrame]", column: str) -> bool:
+    """Whether every hospital has one value of a column, and another than all others."""
+    held = [_values(rows[column]) for rows in tables.values()]
+    return len(held) > 1 and {*map(len, held)} == {1} and len(set().union(*held)) == len(held)
 
 
 def _is_patient(cells: "Series", name: str) -> bool:

@@ -78,7 +78,7 @@ def federation_from_arrays(
     options, notes = with_outcome(options, given)
     if "time" in options or is_table(next(iter(given.values()))[0]):
         source = read_task({"csv": TABLES, **{key: value for key, value in options.items() if key != "name"}})
-        pool = read_pool(source._replace(values=(tables_of(options, given),)), ("natural", "site"), plan.seed, None)
+        pool = read_pool(source._replace(values=(tables_of(options, given),)), ("", None), plan.seed, None)
     else:
         pool = pool_of_arrays(options, given)
         pool = with_loss(pool, options["loss"]) if "loss" in options else pool

@@ -294,10 +294,7 @@ class Exposure:
 
 
 def _layers(plan: Plan, train: tuple[Samples, ...], model: Arrays) -> list[str]:
-    """The layers that show whole records, where sites send models and their records are of one size.
-
-    None under augmentation: what could be read is then no record that is known here.
-    """
+    """The layers that show whole records of one size; none under augmentation, for no such record is known here."""
     widths = {samples.x[0].size for samples in train if len(samples)}
     if plan.recipe.augment is not None or not plan.method.is_federated or len(widths) != 1:
         return []

@@ -36,7 +36,6 @@ CURES = {  # for who asks for the loss of another kind than classes
     "numbers": '; the column of a number is named as target = "age" in place of label',
     "labels": '; columns of 0 and 1 are named as targets = ["edema", "effusion"] in place of label',
 }
-BY_FILE = ("file", "folder", "site")  # natural sites that are no column of a table
 
 
 class Source(NamedTuple):
@@ -71,10 +70,10 @@ def read_task(task: str | dict[str, Any]) -> Source:
 def read_pool(source: Source, partition: tuple[str, Any], seed: int, root: Path | None) -> Pool:
     """All samples of a source, by its natural sites where ``partition`` asks for such."""
     options, (kind, value) = dict(source.options), partition
-    if kind == "natural" and source.kind == "images":
+    if kind == "natural" and source.kind in ("images", "csv"):
         options["by_site"] = True
-    if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
-        options["site_column"] = value
+    if kind == "natural" and source.kind == "csv":
+        options.setdefault("site_column", value)
     return _read_source(source, root, seed, source.values, options)
 
 
@@ -102,8 +101,8 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
     check_own_files(source)
     if not path.exists():  # its name is the site's own business
         raise DataError("the site's data are not where its program looks")
-    if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
-        options["drop"] = [*options.get("drop", []), value]
+    if kind == "natural" and source.kind == "csv":
+        options.setdefault("site_column", value)
     if options.get("drop_unlabelled"):
         options["drop_unlabelled"] = tables.EMPTY
     if is_query(path):

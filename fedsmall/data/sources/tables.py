@@ -46,6 +46,7 @@ OF_SURVIVAL = ("time", "event", "cuts", "intervals")
 YES, NO = ("1", "true", "yes", "ja", "oui", "si", "sì"), ("0", "false", "no", "nein", "non")
 EVENTS = dict.fromkeys(YES, 1.0) | dict.fromkeys(NO, 0.0)
 MOST_INTERVALS = 100
+BY_FILE = ("file", "folder", "site")  # natural sites where no column of a table has such a name
 EMPTY = "empty"  # cells of which alone a real site drops the rows: words for no value are the coordinator's
 MANY = 11  # classes that are all numbers, from which on a label looks like a number to be predicted
 IDENTIFIER = re.compile(r"(^|[ _-])(id|nr|no|mrn|patient|name|birth|dob|date|zip|postcode|phone)([ _-]|$)", re.I)
@@ -78,6 +79,7 @@ def csv(
     patient: str | None = None,
     sheet: str | None = None,
     site_column: str | None = None,
+    by_site: bool = False,
     subgroups: Sequence[str] = (),
     drop_unlabelled: bool | str = False,
 ) -> Pool:
@@ -87,7 +89,8 @@ def csv(
     1), or ``time`` and ``event``. Every other column is a feature unless ``features`` or ``drop`` say otherwise.
     ``classes`` fixes the classes, their order and, as {"ill": ["Ill", "krank"]}, their spellings. ``categorical`` lists
     columns of text, or gives their values. ``missing`` are further words for no value, ``unscaled`` columns keep their
-    unit. ``site_column`` and ``patient`` name each row's; for ``subgroups`` see :mod:`fedsmall.data.subgroups`.
+    unit. ``site_column`` and ``patient`` name each row's, and ``by_site`` divides one table by the former.
+    For ``subgroups`` see :mod:`fedsmall.data.subgroups`.
 
     Raises DataError for a column that is missing or holds text, for sites whose columns differ, and for rows without
     what is predicted, unless ``drop_unlabelled`` leaves them out, or "empty" those where nothing stands at all.
@@ -100,7 +103,9 @@ def csv(
         tables = _with_rows({name: table_files.as_table(path[name]) for name in sorted(path)})
     else:
         tables = read_files(locate(path, root), separator, decimal, sheet)
-    split = site_column is not None and NOWHERE in tables
+    if (not by_site or site_column in BY_FILE) and not any(site_column in table for table in tables.values()):
+        site_column = None  # a hospital's own file may lack it
+    split = by_site and site_column is not None and NOWHERE in tables
     frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
     learns, markers, rows = outcome or str(label), _markers(missing), sum(map(len, frames.values()))
     frames = _labelled(frames, learns, markers, drop_unlabelled)

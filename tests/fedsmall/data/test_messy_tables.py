@@ -1,5 +1,7 @@
 """What bad tables get: a table of cases with the line that each is told, and notes on columns that are odd."""
 
+import csv as csv_files
+import re
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +196,22 @@ def test_a_header_in_brackets_is_no_web_page(tmp_path: Path, header: str, is_rea
         return
     with pytest.raises(DataError, match="web page, XML or JSON"):
         read_table(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("names", [["a,b", "c"], ["a, b;c;d|e", "f\tg"], ["a\nb, c", 'so-called "d, e"'], ["x y,z"]])
+def test_marks_within_quotes_separate_nothing(tmp_path: Path, mark: str, names: list[str]) -> None:
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        csv_files.writer(file, delimiter=mark, quoting=csv_files.QUOTE_NONNUMERIC).writerows([names, range(len(names))])
+
+    assert list(read_table(tmp_path / "t.csv").columns) == [re.sub(r"[\n\t]", " ", name) for name in names]
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_of_marks_in_a_header_the_one_of_the_next_line_separates(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "t.csv").write_text(f"age, years{mark}dose, mg\n50{mark}1.5\n", encoding="utf-8")
+
+    assert list(read_table(tmp_path / "t.csv").columns) == ["age, years", "dose, mg"]
 
 
 def test_missing_markers_are_gaps_and_said(tmp_path: Path) -> None:

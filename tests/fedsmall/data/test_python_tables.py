@@ -10,7 +10,7 @@ from fedsmall.data.federation import Federation
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.planning.tasks import build_federation, federation_from_arrays
+from fedsmall.planning.tasks import build_federation, federation_from_arrays, load_site
 
 SEX = {"name": "mine", "categorical": ["sex"]}
 BY_FILE = {"natural": "file"}
@@ -95,16 +95,38 @@ def test_a_common_test_set_is_found_by_the_names_of_its_columns_too():
     np.testing.assert_array_equal(federation.test.x[:, 4] > 0, x["smoker"])
 
 
-def test_one_table_with_a_column_of_sites_is_split_or_dealt():
+@pytest.mark.parametrize("column", ["hospital", "site", "file", "folder"])
+def test_one_table_with_a_column_of_sites_is_split_or_dealt(column):
     sites = {name: patients(place) for place, name in enumerate(["bonn", "essen"])}
-    whole = concat([x.assign(ill=y, hospital=name) for name, (x, y) in sites.items()])
+    whole = concat([x.assign(ill=y, **{column: name}) for name, (x, y) in sites.items()])
     task = {"csv": "tables in Python", "label": "ill", "categorical": ["sex"]}
 
-    split = build_federation(plan_of(task, {"natural": "hospital"}), tables={"": whole})
-    dealt = build_federation(plan_of({**task, "drop": ["hospital"]}, sites=4), tables={"": whole})
+    split = build_federation(plan_of(task, {"natural": column}), tables={"": whole})
+    dealt = build_federation(plan_of({**task, "drop": [column]}, sites=4), tables={"": whole})
 
     assert_same(split, federation_from_arrays(plan_of(SEX), sites))
     assert len(dealt.names) == 4
+
+
+def test_a_feature_of_that_name_stays_one_where_samples_come_with_their_sites():
+    sites = {name: (patients(place)[0].assign(site=[1, 2] * 12), patients(place)[1]) for place, name in enumerate("ab")}
+
+    assert "site" in federation_from_arrays(plan_of(SEX), sites).task.feature_names
+
+
+@pytest.mark.parametrize("column", ["hospital", "site", "file"])
+def test_a_hospital_s_own_file_may_name_the_hospital_in_every_row_or_not(tmp_path, column):
+    x, y = patients(0)
+    rows = x.assign(ill=y, **{column: "essen"})
+    rows.to_csv(tmp_path / "named.csv", index=False)
+    rows.drop(columns=column).to_csv(tmp_path / "plain.csv", index=False)
+    task = {"csv": "all.csv", "label": "ill", "classes": ["0", "1"], "categorical": {"sex": ["f", "m"]}}
+    plan = plan_of({**task, "drop": ["smoker"]}, {"natural": column})
+
+    named, plain = (load_site(plan, "essen", tmp_path / name) for name in ("named.csv", "plain.csv"))
+
+    assert named.task.feature_names == plain.task.feature_names
+    np.testing.assert_array_equal(named.train.x, plain.train.x)
 
 
 @pytest.mark.parametrize("as_arrays", [False, True])

@@ -135,6 +135,15 @@ def test_a_number_is_predicted_as_one_and_a_time_with_its_event(fedsmall, tmp_pa
     assert scenario_of(tmp_path / "time.toml")["task"] == {"csv": "patients.csv", "time": "months", "event": "died"}
 
 
+@pytest.mark.parametrize("column", ["site", "file", "Hospital"])
+def test_hospitals_in_a_column_of_any_name_are_the_sites(fedsmall, tmp_path, column):
+    rows = [[40 + n % 37, 1 + n % 3, n % 2] for n in range(90)]
+    write(tmp_path / "patients.csv", f"age,{column},ill", rows)
+
+    assert fedsmall("new", "patients.csv", "--label", "ill", "--site", column)[0] == 0
+    assert build_federation(load(tmp_path / "mine.toml").plans()[0]).names == ("1", "2", "3")
+
+
 @pytest.mark.parametrize("words", [("--label", "ill"), ("--label", "dose"), ("--time", "dose", "--event", "ill")])
 def test_rows_without_an_outcome_are_left_out_as_if_they_had_not_been_there(fedsmall, tmp_path, words):
     rows = [(30 + 7 * k % 23, f"{k * k % 17 + 0.5}", k % 3 % 2, k % 11) for k in range(60)]
@@ -223,6 +232,16 @@ def test_columns_that_not_every_hospital_has_are_left_out_and_named(fedsmall, tm
     assert scenario_of(tmp_path / "mine.toml")["task"]["drop"] == ["Dose", "dose", "ward"]
     assert fedsmall("run", "mine.toml", "--set", "rounds=2", "--set", "seeds=[0]")[0] == 0
     assert absent[::2] == (2, "fedsmall: there is no column 'ward' at every hospital. Known: age, ill\n")
+
+
+def test_a_column_that_names_the_hospital_of_each_file_is_no_feature(fedsmall, tmp_path):
+    (tmp_path / "wards").mkdir()
+    for place, name in enumerate(("bonn", "ulm", "graz")):
+        rows = [[40 + n, name, place, 3 if place else n % 2, n % 2] for n in range(30)]
+        write(tmp_path / "wards" / f"{name}.csv", "age,clinic,number,dose,ill", rows)
+
+    assert fedsmall("new", "wards", "--label", "ill")[0] == 0
+    assert scenario_of(tmp_path / "mine.toml")["task"]["drop"] == ["clinic", "number"]
 
 
 def test_grades_in_words_begin_with_none_and_are_told_how_to_be_grades(fedsmall, tmp_path):
