@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 MISSING = frozenset(("", "?", "-", "--", "na", "n/a", "#n/a", "<na>", "nan", "null", "k.a.", "k. a.", "n.a."))
+HUGE = 1e100  # from which on a number is none: no measurement is as large, and codes for no value are
 NONE = "none"  # a missing value among numbers; among words it is one, as in "none, mild, severe"
 GAPS = dict.fromkeys((word for known in (*MISSING, NONE) for word in (known, known.upper())), "nan")
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?")
@@ -69,19 +70,19 @@ def number_block(frame: "DataFrame", markers: Collection[str] = ()) -> tuple[np.
 
     if all(kind.kind in "fiub" for kind in frame.dtypes):
         values = frame.to_numpy(dtype=np.float64, na_value=np.nan)
-        text = np.isinf(values)
+        text = np.abs(values) >= HUGE
     else:
         flat = frame.to_numpy(dtype=object).ravel()
         cells = pandas.Series(flat, dtype=object)
         numbers = _floats(flat)
         if numbers is None:
             numbers = pandas.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-        odd = np.flatnonzero(~np.isfinite(numbers))
+        odd = np.flatnonzero(~(np.abs(numbers) < HUGE))
         text = np.zeros(len(cells), dtype=bool)
         text[odd] = ~is_missing(cells.iloc[odd], (*markers, NONE)).to_numpy(dtype=bool)
         values, text = numbers.reshape(frame.shape), text.reshape(frame.shape)
     coded = [float(marker) for marker in markers if is_number(marker)]
-    gone = ~np.isfinite(values) | (np.isin(values, coded) if coded else False)
+    gone = ~(np.abs(values) < HUGE) | (np.isin(values, coded) if coded else False)
     return np.where(gone, np.nan, values), text
 
 
@@ -117,7 +118,7 @@ def _cure(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) -> str:
     if DATE.fullmatch(cell):
         return "It looks like dates: make them numbers (an age, days since), or leave them out with drop = [...]"
     if is_number(cell):
-        return "It is infinite: make it a number, or missing"
+        return "It is infinite, or as large as codes for no value: make it a number, or name it in missing = [...]"
     if COMMA.fullmatch(cell):
         return 'It looks like numbers with a decimal comma: decimal = ","'
     return (

@@ -1,6 +1,5 @@
 """What an unknown table holds: which column is what, before anybody has written a task."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 from fedsmall.data.sources.labels import by_size, spelling_key, spelt_alike
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.data.sources.tables import IDENTIFIER, MANY, MANY_VALUES, read_files
-from fedsmall.data.table_files import COMMA, DATE, is_missing, is_number, plain
+from fedsmall.data.table_files import COMMA, DATE, HUGE, is_missing, is_number, plain
 from fedsmall.errors import PlanError
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ def _kind_of(cells: "Series", name: str) -> tuple[str, set[str]]:
     """Whether a column is a "number" or a "category", or else why it is left out; and its codes for no value."""
     filled = [plain(cell) for cell in cells[~is_missing(cells)]]
     counts = Counter(filled)
-    numbers = [word for word in filled if is_number(word) and math.isfinite(float(word))]
+    numbers = [word for word in filled if is_number(word) and abs(float(word)) < HUGE]
     words = {word for word in counts if word not in set(numbers)}
     spoken = {word for word in words if word.casefold() in NO_VALUE}
     if len(counts.keys() - spoken) < 2:

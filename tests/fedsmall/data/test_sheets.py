@@ -70,6 +70,7 @@ BAD: dict[str, tuple[pandas.DataFrame, str]] = {
         r"text where numbers are expected, in column 'dose' \(6 of 6",
     ),
     "no finite number": (FRAME.assign(dose=float("inf")), r"It is infinite"),
+    "Stata's missing": (FRAME.assign(dose=[1.5, 2, 3, 4, 5, 2.0**1023]), r"or as large as codes for no value"),
     "dates": (FRAME.assign(dose=pandas.Timestamp("2024-05-01")), r"It looks like dates"),
     "a header and no row": (FRAME.iloc[:0], "there is no row under the header"),
     "a patient for a header": (FRAME.set_axis(["50", "1.5", "f", "0"], axis=1), "looks like a patient"),
