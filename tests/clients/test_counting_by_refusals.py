@@ -77,10 +77,10 @@ def test_rows_without_an_outcome_are_left_out_where_they_are_as_many_as_may_be_c
         assert "too few rows here have no outcome to leave them out (count_floor)" in said["error"]
 
 
-@pytest.mark.parametrize("drop", [True, "empty"])
-def test_no_plan_chooses_the_values_that_count_as_none(site, drop):
+@pytest.mark.parametrize("more", [{}, {"own": False}])
+def test_no_plan_chooses_the_values_that_count_as_none(site, more):
     """By the difference of two such plans, of 15 and of 12 rows, it would know of the three."""
     for missing in (["10"], ["7", "10"]):
-        said = told(site, **CLASSES, missing=missing, drop_unlabelled=drop)
+        said = told(site, **CLASSES, missing=missing, drop_unlabelled=True, **more)
 
         assert "column 'score' is empty in some of the rows; leave those cells empty" in said["error"]

@@ -70,10 +70,10 @@ def read_task(task: str | dict[str, Any]) -> Source:
 def read_pool(source: Source, partition: tuple[str, Any], seed: int, root: Path | None) -> Pool:
     """All samples of a source, by its natural sites where ``partition`` asks for such."""
     options, (kind, value) = dict(source.options), partition
-    if kind == "natural" and source.kind in ("images", "csv"):
+    if kind == "natural" and source.kind == "images":
         options["by_site"] = True
     if kind == "natural" and source.kind == "csv":
-        options.setdefault("site_column", value)
+        options = {"site_column": value, **options}
     return _read_source(source, root, seed, source.values, options)
 
 
@@ -101,10 +101,8 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
     check_own_files(source)
     if not path.exists():  # its name is the site's own business
         raise DataError("the site's data are not where its program looks")
-    if kind == "natural" and source.kind == "csv":
-        options.setdefault("site_column", value)
-    if options.get("drop_unlabelled"):
-        options["drop_unlabelled"] = tables.EMPTY
+    if source.kind == "csv":
+        options = {"site_column": value if kind == "natural" else None, **options, "own": True}
     if is_query(path):
         _last.clear()  # its rows may be others now
     return _read_source(source, None, seed, (str(path),), options)

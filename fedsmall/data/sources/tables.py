@@ -47,7 +47,6 @@ YES, NO = ("1", "true", "yes", "ja", "oui", "si", "sì"), ("0", "false", "no", "
 EVENTS = dict.fromkeys(YES, 1.0) | dict.fromkeys(NO, 0.0)
 MOST_INTERVALS = 100
 BY_FILE = ("file", "folder", "site")  # natural sites where no column of a table has such a name
-EMPTY = "empty"  # cells of which alone a real site drops the rows: words for no value are the coordinator's
 MANY = 11  # classes that are all numbers, from which on a label looks like a number to be predicted
 IDENTIFIER = re.compile(r"(^|[ _-])(id|nr|no|mrn|patient|name|birth|dob|date|zip|postcode|phone)([ _-]|$)", re.I)
 MANY_VALUES = 20  # values of a category
@@ -79,9 +78,9 @@ def csv(
     patient: str | None = None,
     sheet: str | None = None,
     site_column: str | None = None,
-    by_site: bool = False,
     subgroups: Sequence[str] = (),
-    drop_unlabelled: bool | str = False,
+    drop_unlabelled: bool = False,
+    own: bool = False,
 ) -> Pool:
     """The table at ``path``, or one for each site where that is a folder, or pandas tables by site ("" for one of all).
 
@@ -89,11 +88,11 @@ def csv(
     1), or ``time`` and ``event``. Every other column is a feature unless ``features`` or ``drop`` say otherwise.
     ``classes`` fixes the classes, their order and, as {"ill": ["Ill", "krank"]}, their spellings. ``categorical`` lists
     columns of text, or gives their values. ``missing`` are further words for no value, ``unscaled`` columns keep their
-    unit. ``site_column`` and ``patient`` name each row's, and ``by_site`` divides one table by the former.
-    For ``subgroups`` see :mod:`fedsmall.data.subgroups`.
+    unit. ``site_column`` and ``patient`` name each row's; for ``subgroups`` see :mod:`fedsmall.data.subgroups`.
+    A real hospital's ``own`` table is not divided, and need not hold what is left out.
 
     Raises DataError for a column that is missing or holds text, for sites whose columns differ, and for rows without
-    what is predicted, unless ``drop_unlabelled`` leaves them out, or "empty" those where nothing stands at all.
+    what is predicted, unless ``drop_unlabelled`` leaves them out (of ``own`` ones those alone where nothing stands).
     """
     words = {"label": label, "patient": patient, "sheet": sheet, "unscaled": unscaled}
     _check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
@@ -103,16 +102,17 @@ def csv(
         tables = _with_rows({name: table_files.as_table(path[name]) for name in sorted(path)})
     else:
         tables = read_files(locate(path, root), separator, decimal, sheet)
-    if (not by_site or site_column in BY_FILE) and not any(site_column in table for table in tables.values()):
-        site_column = None  # a hospital's own file may lack it
-    split = by_site and site_column is not None and NOWHERE in tables
+    columns = {column for table in tables.values() for column in table}
+    site_column = site_column if site_column in columns or not (own or site_column in BY_FILE) else None
+    split = site_column is not None and NOWHERE in tables and not own
     frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
     learns, markers, rows = outcome or str(label), _markers(missing), sum(map(len, frames.values()))
-    frames = _labelled(frames, learns, markers, drop_unlabelled)
+    # of a hospital's own rows those alone go where nothing stands: words for no value are the coordinator's
+    frames = _labelled(frames, learns, markers, drop_unlabelled, () if own else markers)
     patients = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
     categories = _read_categorical(path, categorical)
-    left_out = [*drop, *(column for column in (site_column, patient) if column)]
+    left_out = [column for column in (*drop, site_column, patient) if column and not (own and column not in columns)]
     reading: dict[str, Any] = {"separator": separator, "decimal": decimal, "markers": markers}
     reading |= {"unscaled": tuple(unscaled), "features": features, "drop": left_out, "categorical": categories}
     schema = Schema.of(frames, learns, classes=classes, **reading)
@@ -122,15 +122,15 @@ def csv(
     return pool if order is None else replace(pool, loss=DEFAULT_LOSS["grades"])
 
 
-def _labelled(frames: Frames, learns: str | Outcome, markers: Sequence[str], drop: bool | str) -> Frames:
-    """The rows that hold what is predicted; others are a DataError unless they are to go."""
-    if drop not in (True, False, EMPTY):
+def _labelled(frames: Frames, learns: str | Outcome, markers: Sequence[str], drop: bool, gaps: Sequence[str]) -> Frames:
+    """The rows that hold what is predicted; others are a DataError unless ``drop`` has those that ``gaps`` name go."""
+    if type(drop) is not bool:
         raise PlanError(f"drop_unlabelled is true or false; got {drop!r}")
     kept, columns = {}, (learns,) if isinstance(learns, str) else learns.columns
     for name, frame in frames.items():
         with at_site(name):
             need(frame, columns, "the label" if isinstance(learns, str) else "what is to be predicted")
-            to_go = [table_files.is_missing(frame[c], () if drop == EMPTY else markers) for c in columns if drop]
+            to_go = [table_files.is_missing(frame[c], gaps) for c in columns if drop]
             kept[name] = frame = frame[~np.any(to_go, axis=0)] if drop else frame
             for column in columns:
                 if empty := int(table_files.is_missing(frame[column], markers).sum()):

@@ -115,11 +115,11 @@ def test_a_feature_of_that_name_stays_one_where_samples_come_with_their_sites():
 
 
 @pytest.mark.parametrize("column", ["hospital", "site", "file"])
-def test_a_hospital_s_own_file_may_name_the_hospital_in_every_row_or_not(tmp_path, column):
+def test_a_hospital_s_own_file_may_hold_what_is_left_out_and_its_name_or_not(tmp_path, column):
     x, y = patients(0)
     rows = x.assign(ill=y, **{column: "essen"})
     rows.to_csv(tmp_path / "named.csv", index=False)
-    rows.drop(columns=column).to_csv(tmp_path / "plain.csv", index=False)
+    rows.drop(columns=[column, "smoker"]).to_csv(tmp_path / "plain.csv", index=False)
     task = {"csv": "all.csv", "label": "ill", "classes": ["0", "1"], "categorical": {"sex": ["f", "m"]}}
     plan = plan_of({**task, "drop": ["smoker"]}, {"natural": column})
 
