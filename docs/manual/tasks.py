@@ -24,7 +24,7 @@ A `task` is a name from the second table, or a table whose first word is a kind 
 outcome ({", ".join(f"`{loss}`" for loss in LOSSES)}), `ranges` (the [public
 ranges](../data.md#a-table) of features) and `subgroups` ([whom a report also looks at](../report.md#subgroups)).
 """
-BY_CODE = ("by_site", "site_column", "file")  # what `partition`, or a site's own command line, says
+BY_CODE = ("by_site", "site_column", "file", "own")  # what `partition`, or that a site reads its own, says
 
 
 def page() -> str:
