@@ -247,7 +247,7 @@ def sums_from_json(sums: Mapping[str, Sequence[Any] | float]) -> Arrays:
 
 LEAST_SHOWN = 8  # samples of a hospital whose own metrics are shown; of fewer they are as good as labels
 OF_PATIENTS = "patients"  # what folds are of, where they are not of hospitals
-UNBOUNDED = ("loss", "mae", "brier")  # metrics that may be above one
+UNBOUNDED = ("loss", "mae", "rmse", "brier")  # metrics that may be above one
 
 
 def expected_at_unseen(site_sums: Mapping[str, Arrays], task: Task, of_patients: bool = False) -> dict[str, Any]:

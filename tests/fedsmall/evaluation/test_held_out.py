@@ -146,3 +146,13 @@ def test_an_interval_over_hospitals_holds_its_own_value_whatever_the_number_of_c
 
         assert {"brier", "auc", "balanced_accuracy"} < over.keys()
         assert all(each["low"] <= each["value"] <= each["high"] for each in over.values())
+
+
+def test_an_interval_of_errors_in_a_unit_goes_beyond_one():
+    rng, task = np.random.default_rng(0), task_of(1, "l1")
+    told = {site: held_out_sums(*rng.normal(150, 80, size=(2, 40, 1)), task) for site in "abcd"}
+
+    over = judged_at_home(told, task)["together"]["over_sites"]
+
+    assert {"loss", "mae", "rmse"} <= over.keys()
+    assert all(1 < each["low"] < each["value"] < each["high"] for each in over.values())
