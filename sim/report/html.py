@@ -38,7 +38,7 @@ TWO_CLASSES = Markup(
     "The model predicts the probability of <b>{2}{1}</b>, not {0}, for a new patient (<code>classes = [...]</code> in "
     "the task puts another class last)."
 )
-COMPARED = "Mean {} {} over runs, with its 95% interval. Differences are between {} models, seed by seed."
+COMPARED = "Average {} {} over runs, with its 95% interval. Differences are between {} models, seed by seed."
 UNSEEN = (
     "{}: every patient judged by models that never saw {} (validate). Intervals are for the average over hospitals "
     "such as these; a single one varies more."
@@ -267,7 +267,7 @@ def site_by_site_section(run: Run, shown: Table) -> list[Section]:
         for label, sites in means.items()
     ]
     whose = "shared layers, completed with the site's own," if run.plans[0].has_own_models else "global model"
-    caption = f"Mean {metric_name(shown.metric)} over runs of the {whose} on each site's own held-out samples."
+    caption = f"Average {metric_name(shown.metric)} over runs of the {whose} on each site's own held-out samples."
     return [Section("Site by site", table=Cells(["method", *next(iter(means.values()))], rows, caption))]
 
 
@@ -381,7 +381,7 @@ def growth_section(run: Run) -> list[Section]:
     if (grown := read_growth(run.folder)) is None:
         return []
     rows: list[list[object]] = [["method", "hospitals", *OF_POINTS], *_point_rows(figures.growth_points(grown))]
-    title = f"Mean {metric_name(grown.metric)} by the number of hospitals"
+    title = f"Average {metric_name(grown.metric)} by the number of hospitals"
     drawn = Drawing(figures.growth(run, grown), title, GROWN, as_csv(rows), "hospitals.csv")
     return [Section("Does joining pay", "joining", figures=[drawn])]
 

@@ -71,7 +71,7 @@ def brief(run: Run) -> list[str]:
         return sentences(run)
     name, worth = metric_name(shown.metric), f"Federated model ({shown.reference}): "
     if shown.alone:
-        worth = f"Models trained at a single site: mean {name} {value(shown, shown.alone.mean)}. {worth}"
+        worth = f"Models trained at a single site: {name} {value(shown, shown.alone.mean)} on average. {worth}"
     worth += f"{'' if shown.alone else f'{name} '}{with_interval(shown, main)}."
     pooled = [f"{name} {value(shown, mean.mean)}" for name, mean in shown.central.items()]
     return [worth, *([f"On the same patients pooled: {'; '.join(pooled)}."] if pooled else []), _travelling(shown)]
