@@ -98,17 +98,13 @@ def csv(
     _check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
     label, target, classes = _label_of_grades(label, target, classes, order)
     outcome = _asked_outcome(label, target, targets, (time, event, cuts, intervals), classes)
-    if isinstance(path, Mapping):
-        tables = _with_rows({name: table_files.as_table(path[name]) for name in sorted(path)})
-    else:
-        tables = read_files(locate(path, root), separator, decimal, sheet)
+    tables = _given(path) if isinstance(path, Mapping) else read_files(locate(path, root), separator, decimal, sheet)
     columns = {column for table in tables.values() for column in table}
     site_column = site_column if site_column in columns or not (own or site_column in BY_FILE) else None
     split = site_column is not None and NOWHERE in tables and not own
     frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
     learns, markers, rows = outcome or str(label), _markers(missing), sum(map(len, frames.values()))
-    # of a hospital's own rows those alone go where nothing stands: words for no value are the coordinator's
-    frames = _labelled(frames, learns, markers, drop_unlabelled, () if own else markers)
+    frames = _labelled(frames, learns, markers, drop_unlabelled, own)
     patients = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
     categories = _read_categorical(path, categorical)
@@ -116,16 +112,20 @@ def csv(
     reading: dict[str, Any] = {"separator": separator, "decimal": decimal, "markers": markers}
     reading |= {"unscaled": tuple(unscaled), "features": features, "drop": left_out, "categorical": categories}
     schema = Schema.of(frames, learns, classes=classes, **reading)
-    if stray := set(unscaled) - (set(schema.form.columns) - set(schema.form.categories)):
-        raise DataError(f"unscaled names {min(stray)!r}, which is no feature of numbers")
     pool = _pool_of(frames, schema, patients, subgroups, rows)
     return pool if order is None else replace(pool, loss=DEFAULT_LOSS["grades"])
 
 
-def _labelled(frames: Frames, learns: str | Outcome, markers: Sequence[str], drop: bool, gaps: Sequence[str]) -> Frames:
-    """The rows that hold what is predicted; others are a DataError unless ``drop`` has those that ``gaps`` name go."""
+def _given(tables: Tables) -> Frames:
+    """Tables in Python as those of files are."""
+    return _with_rows({name: table_files.as_table(tables[name]) for name in sorted(tables)})
+
+
+def _labelled(frames: Frames, learns: str | Outcome, markers: Sequence[str], drop: bool, own: bool) -> Frames:
+    """The rows that hold what is predicted; others are a DataError unless they are to go."""
     if type(drop) is not bool:
         raise PlanError(f"drop_unlabelled is true or false; got {drop!r}")
+    gaps = () if own else markers  # where nothing stands at a hospital: words for no value are the coordinator's
     kept, columns = {}, (learns,) if isinstance(learns, str) else learns.columns
     for name, frame in frames.items():
         with at_site(name):
@@ -246,6 +246,8 @@ class Schema:
         markers = reading.get("markers", ())
         shared = _name_classes(frames, learns, classes, markers)
         reading["categories"] = _categories(frames, categorical, chosen, markers)
+        if stray := set(reading.get("unscaled", ())) - (set(chosen) - set(reading["categories"])):
+            raise DataError(f"unscaled names {min(stray)!r}, which is no feature of numbers")
         reading["unlisted"] = "none" if isinstance(categorical, Mapping) else "refuse"
         return cls(learns, shared, Columns(columns=chosen, **reading))
 
