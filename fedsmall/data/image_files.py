@@ -18,6 +18,7 @@ MIDDLE, EACH = "middle", "each"
 Place = int | float
 DICOM, NIFTI = (".dcm", ".dicom"), (".nii", ".nii.gz")
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", *DICOM, *NIFTI)
+LEFTOVERS = "__MACOSX"  # what some programs put into an archive beside the files
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes
 DEEP = (*SIXTEEN_BITS, "I", "F")
 ELEMENTS = [  # that are read, and no others
@@ -95,6 +96,16 @@ def _index_of(where: Place, count: int) -> int:
 def is_image(path: Path) -> bool:
     """Whether a file has the ending of an image that is read here."""
     return path.name.lower().endswith(ENDINGS)
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether a program left it there beside what a person put there; ``path`` is relative."""
+    return any(part.startswith(".") or part == LEFTOVERS for part in path.parts)
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The files of images at any depth of a folder, sorted, without what programs left there."""
+    return [path for path in sorted(folder.rglob("*")) if is_image(path) and not is_hidden(path.relative_to(folder))]
 
 
 def read_pictures(

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from torch import nn
 
 from fedsmall.data.federation import Task
-from fedsmall.data.image_files import EACH, ENDINGS, is_image
+from fedsmall.data.image_files import EACH, ENDINGS, images_in
 from fedsmall.data.preparation import Columns, Pixels, Preparation
 from fedsmall.data.sources.arrays import as_array, as_inputs, is_table, open_npz
 from fedsmall.data.table_files import EXCEL, as_table, read_table
@@ -192,7 +192,7 @@ def _of_table(form: Columns, source: Any) -> Rows:
 
 
 def _of_images(form: Pixels, path: Path) -> Rows:
-    inside = sorted(file for file in path.rglob("*") if is_image(file)) if path.is_dir() else [path]
+    inside = images_in(path) if path.is_dir() else [path]
     if not inside:
         raise DataError(f"the folder holds no image ({', '.join(ENDINGS)})")
     held = [(file, place, seen) for file in inside for place, seen in enumerate(form.fitting(file))]

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.image_files import DEEP, DICOM, ENDINGS, NIFTI, is_image, open_image, read_pictures
-from fedsmall.data.sources.images import NO_IMAGE, is_hidden
+from fedsmall.data.image_files import DEEP, DICOM, ENDINGS, NIFTI, images_in, is_image, open_image, read_pictures
+from fedsmall.data.sources.images import NO_IMAGE
 from fedsmall.data.sources.labels import spelling_key
 from fedsmall.data.sources.tables import ENDINGS as TABLES
 from fedsmall.errors import DataError, PlanError
@@ -87,7 +87,7 @@ def scenario_of_images(
     if train := parts.get("train", parts.get("training")):
         test = next((f"{path}/{parts[word]}" for word in ("test", "testing") if word in parts), None)
         return scenario_of_images(folder / train, f"{path}/{train}", name, positive, test)
-    files = [file for file in sorted(folder.rglob("*")) if is_image(file) and not is_hidden(file.relative_to(folder))]
+    files = images_in(folder)
     if not files:
         raise DataError(NO_IMAGE)
     in_hospitals = _are_in_hospitals(folder, files)
@@ -113,6 +113,8 @@ def scenario_of_images(
     if len(of_all) not in (0, len(seen)):
         raise PlanError("some images have 8 bits and some more, which do not compare; bring all to one depth")
     notes += [f"{test} is the test set"] if test else []
+    others = Counter(file.suffix for file in folder.rglob("*.*") if file.is_file()) - Counter(f.suffix for f in files)
+    notes += [f"{count} files end in {ending}, and are not read" for ending, count in others.items() if ending]
     split = f"sites = {sites_for(len(files))}    # one folder, split over as many pretended hospitals"
     dealt = 'partition = {natural = "folder"}    # a hospital for each folder' if in_hospitals else split
     lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in notes), f"name = {to_toml(name)}", "", dealt]

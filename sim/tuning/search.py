@@ -303,7 +303,7 @@ def signed(score: float, metric: str, unit: float) -> float:
 
 def _score(last: Evaluation, metric: str) -> float:
     known = last.common if last.common is not None else [name.removesuffix("_mean") for name in last.sites]
-    check_known(metric, known, f"This task, or a test set that lacks a class, has no metric {metric!r}")
+    check_known(metric, known, f"This task, or a fold with too few samples, has no metric {metric!r}")
     return float(last.common[metric] if last.common is not None else last.sites[f"{metric}_mean"])
 
 

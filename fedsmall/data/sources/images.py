@@ -19,7 +19,6 @@ SIZES = {  # the longest side, and how a size is written
     2: (10_000, "a side (150) or height and width ([150, 150])"),
     3: (512, "of volumes a side (32) or depth, height and width ([16, 32, 32])"),
 }
-LEFTOVERS = "__MACOSX"  # what some programs put into an archive beside the files
 NO_IMAGE = f"the class folders hold no image ({', '.join(image_files.ENDINGS)})"
 DEEPER = 'a folder within that of a class holds {} image{}: move it up, or say partition = {{natural = "folder"}}'
 EACH_ITS_OWN = "Every file counts as a patient of its own, with its frames; patient = ... says whose files are whose"
@@ -177,20 +176,14 @@ def _folders(folder: Path) -> list[Path]:
     return folders
 
 
-def is_hidden(path: Path) -> bool:
-    """Whether a program left it there beside what a person put there; ``path`` is relative."""
-    return any(part.startswith(".") or part == LEFTOVERS for part in path.parts)
-
-
 def _counts(folder: Path) -> bool:
-    counts = (child.is_dir() or image_files.is_image(child) for child in folder.iterdir())
-    return not is_hidden(Path(folder.name)) and any(counts)
+    is_hidden = image_files.is_hidden(Path(folder.name))
+    return not is_hidden and any(child.is_dir() or image_files.is_image(child) for child in folder.iterdir())
 
 
 def _read_site(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> list[Labelled]:
     with at_site(site):
-        found = [path for child in _folders(folder) for path in sorted(child.rglob("*")) if image_files.is_image(path)]
-        files = [path for path in found if not is_hidden(path.relative_to(folder))]
+        files = [path for child in _folders(folder) for path in image_files.images_in(child)]
         if deeper := sum(path.parent.parent != folder for path in files):
             raise DataError(DEEPER.format(deeper, "" if deeper == 1 else "s"))
         if not files:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NUMBERS, SAME = "Numbers to predict are a target, no label", "Say which mean the same: classes = {{{}}}"
 MOST_CLASSES = 100
+UNSAID = re.compile(r"(?<!\d)[^\w+<>=≤≥±-]|[^\w+<>=≤≥±-](?!\d)|(?<=\w)-(?=[^\W\d])|(?<=[^\W\d])-(?=\w)")
 Classes = Sequence[object] | Mapping[str, Sequence[object]]
 
 
@@ -61,8 +62,9 @@ def read_classes(given: Classes | None) -> tuple[tuple[str, ...] | None, dict[st
 
 
 def spelling_key(name: str) -> str:
-    """What two spellings of one class share: letters and digits; of a number all of it, as 1.5 is not 15, nor -1."""
-    return name if is_number(name) else re.sub(r"[\W_]+", "", name.casefold()) or name
+    """What two spellings of one class share. Signs count (HER2+ is not HER2-, nor <5 >5), and marks between digits."""
+    word = re.sub(r"[\s_]+", "", name.casefold()).replace("\N{MINUS SIGN}", "-")
+    return name if is_number(name) else UNSAID.sub("", word) or name
 
 
 def spelt_alike(names: Iterable[str]) -> list[list[str]]:
@@ -102,13 +104,11 @@ def lone_classes(by_site: Mapping[str, set[str]]) -> tuple[str, ...]:
 
 
 def check_sites(column: str, names: set[str]) -> None:
-    """Raise DataError where two sites of a column are one but for capitals and blanks."""
-    alike: dict[str, str] = {}
-    for name in sorted(names):
-        if (other := alike.setdefault("".join(name.casefold().split()), name)) != name:
-            raise DataError(
-                f"sites {other!r} and {name!r} of column {column!r} look like one in two spellings; make them equal"
-            )
+    """Raise DataError where two sites of a column look like one in two spellings."""
+    for first, *more in spelt_alike(sorted(names)):
+        if more:
+            twice = f"sites {first!r} and {more[0]!r} of column {column!r}"
+            raise DataError(f"{twice} look like one in two spellings; make them equal")
 
 
 def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tuple[str, ...]:

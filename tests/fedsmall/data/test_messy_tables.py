@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedsmall.data.preparation import Columns
 from fedsmall.data.sources import tables
+from fedsmall.data.sources.labels import spelling_key
 from fedsmall.data.sources.tables import csv
 from fedsmall.data.table_files import MISSING, NONE, is_missing, number_block, read_table
 from fedsmall.errors import DataError, PlanError
@@ -159,6 +160,24 @@ def test_spellings_of_a_class_are_one_class(tmp_path: Path) -> None:
 
     assert pool.class_names == ("well", "ill")
     assert [part.y.tolist() for part in pool.train.values()] == [[1, 0], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_alike"),
+    [
+        *(("HER2+", "HER2-", False), ("ER-/PR+", "ER+/PR+", False), ("0 -", "0 +", False), ("<5", ">=5", False)),
+        *(("T1.5", "T15", False), ("1-2 drinks", "12 drinks", False), ("1,5 mg", "15 mg", False), ("-1", "1", False)),
+        *(("Ill", "ill ", True), ("non-small cell", "Non small_cell", True), ("Covid-19", "COVID 19", True)),
+        *(
+            ("n/a", "NA", True),
+            ("5 - 10", "5-10", True),
+            ("pre - op", "pre-op.", True),
+            ("ER\N{MINUS SIGN}", "er-", True),
+        ),
+    ],
+)
+def test_signs_are_no_spelling(one: str, other: str, are_alike: bool) -> None:
+    assert (spelling_key(one) == spelling_key(other)) == are_alike
 
 
 def test_sites_of_one_class_each_are_no_languages(tmp_path: Path) -> None:

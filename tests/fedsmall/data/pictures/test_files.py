@@ -261,11 +261,12 @@ def test_a_prediction_and_an_export_take_the_range_of_training(tmp_path: Path, m
     )
 
     result = run("s.toml")
+    (tmp_path / "scans" / "ill" / "._0.png").write_bytes(b"\x00\x05")  # as programs leave it: no image
     told = result.predict(tmp_path / "scans" / "ill")
     stored = result.run.packages[0][0]
     export(stored, tmp_path / "model.pt", "torchscript")
 
-    paths = sorted((tmp_path / "scans" / "ill").glob("*.png"))
+    paths = sorted((tmp_path / "scans" / "ill").glob("[!.]*.png"))
     pixels = np.stack([np.asarray(Image.open(path), dtype=np.float32) for path in paths])
     module = result.model
     outputs = module(torch.from_numpy((pixels[:, None] / np.float32(4095)) * 2 - 1)).detach()
