@@ -37,6 +37,7 @@ HEAD = 100_000  # characters in which a header is looked for
 SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel begin, whatever they are called
 LINE_BREAKS = re.compile(r"[\r\n\t\v\f]+")
 UNNAMED = "Unnamed: "
+REMARKS = re.compile(r"\A(#.*\n){2,}(?=[^#])")  # above a header, as cBioPortal writes them; one line is a header
 MARKUP = re.compile(rb"(\xef\xbb\xbf)?\s*(<[!?]|<\w+[\s>]|\{\s*[\"}]|\[\s*[\[{\"])")  # a header may begin so: [age]
 UTF_32 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 FIXED_BLANKS = str.maketrans({"\xa0": " ", "\u202f": " "})  # as browsers and word processors write them
@@ -187,7 +188,7 @@ def _read_excel(path: Path, sheet: str | None) -> list[list[str]]:
     if sheet is not None and sheet not in filled:
         raise DataError(f"there is no visible sheet {sheet!r} with anything in it")
     if sheet is None and len(filled) > 1:
-        raise DataError(f"{len(filled)} sheets hold something; say which is meant: sheet = ... (--sheet, to predict)")
+        raise DataError(f"{len(filled)} sheets hold something; say which is meant: sheet = ... in a task, or --sheet")
     return next((rows for title, rows in filled.items() if sheet in (None, title)), [])
 
 
@@ -341,6 +342,6 @@ def _text(path: Path) -> str:
         raise DataError("the file is not a table of text: it holds zero bytes; save it as CSV in UTF-8")
     for encoding in encodings:
         with suppress(UnicodeDecodeError):
-            text = raw.decode(encoding)
+            text = REMARKS.sub(lambda remarks: "\n" * remarks[0].count("\n"), raw.decode(encoding))
             return text if text.isascii() else text.translate(FIXED_BLANKS)
     raise DataError("the file is not a table of text in UTF-8; save it as CSV in UTF-8")

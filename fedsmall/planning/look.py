@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 OUTCOME = re.compile(
     r"outcome|label|target|diagnos|death|dead|died|storben|status|event|class|disease|relapse|surviv|^y$", re.I
 )
-HOSPITAL = re.compile(r"h[oô]pital|spital|^site|cent(er|re)|clini[cq]|institut|^ward|klinik|krankenhaus|ospedale", re.I)
-PATIENT = re.compile(r"patient|pa[cz]iente|subject|person|mrn|^(pat|pt?|case|u?subj)[\W_]*(id|nr|no)(num)?$|^id$", re.I)
-NO_VALUE = ("unknown", "unk", "missing", "not known", "not done", "nd", "n.d.", "unbekannt", "fehlt", ".")
+HOSPITAL = re.compile(r"[oôs]pital|^site|cent(er|re)|[ck]lini[ckq]|institut|^ward|krankenhaus|ospedale|access_gr", re.I)
+PATIENT = re.compile(r"pa[ctz]ient|subject|person|mrn|^(pat|pt?|case|record|u?subj)[\W_]*(id|nr|no)(num)?$|^id$", re.I)
+NO_VALUE = re.compile(r"\[?(unk(nown)?|missing|not (known|done|available))\]?|n\.?d\.?|unbekannt|fehlt|\.", re.I)
 YES = ("1", "yes", "y", "true", "pos", "positive", "ja", "j", "positiv", "oui", "positif", "si", "sí")
 CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
+MARKED = re.compile(r"[<>≤≥]?\s*[+-]?\d[\d., ']*(\D*)")  # a number with a unit, or with marks for thousands
 UNEQUAL = 0.4  # share of the rarer of two classes, below which a threshold of a half calls too few positive
 MOSTLY = 0.8  # of a column's cells, from which on they say what it is
 FAR = 5.0  # times the spread of all other values, from which on a code is none of them
@@ -55,11 +56,11 @@ class Look:
         return {name: sorted(set().union(*values), key=by_size) for name, values in parts.items()}
 
 
-def read_tables(path: Path) -> "tuple[dict[str, DataFrame], str]":
+def read_tables(path: Path, sheet: str | None = None) -> "tuple[dict[str, DataFrame], str]":
     """The table at ``path``, or one for each file of a folder, and the decimal sign by which its numbers are read."""
-    tables = read_files(path)
+    tables = read_files(path, sheet=sheet)
     by_comma = any(_has_commas(table[column]) for table in tables.values() for column in table)
-    return (read_files(path, decimal=","), ",") if by_comma else (tables, ".")
+    return (read_files(path, decimal=",", sheet=sheet), ",") if by_comma else (tables, ".")
 
 
 def _has_commas(cells: "Series") -> bool:
@@ -192,7 +193,7 @@ def _kind_of(cells: "Series", name: str) -> tuple[str, set[str]]:
     counts = Counter(filled)
     numbers = [word for word in filled if is_number(word) and abs(float(word)) < HUGE]
     words = {word for word in counts if word not in set(numbers)}
-    spoken = {word for word in words if word.casefold() in NO_VALUE}
+    spoken = {word for word in words if NO_VALUE.fullmatch(word)}
     if len(counts.keys() - spoken) < 2:
         return ("empty" if not counts.keys() - spoken else "one value only"), set()
     if sum(DATE.fullmatch(word) is not None for word in filled) >= MOSTLY * len(filled):
@@ -206,6 +207,9 @@ def _kind_of(cells: "Series", name: str) -> tuple[str, set[str]]:
             return "a number for each row", set()
         return "number", words | _codes(numbers)
     if len(counts) > MANY_VALUES:
+        units = Counter(match[1] for word in filled if (match := MARKED.fullmatch(word)))
+        if max(units.values(), default=0) >= MOSTLY * len(filled):
+            return "numbers with marks or a unit: with figures and a point alone they are read", set()
         return ("an identifier" if len(counts) > len(filled) / 2 else f"{len(counts)} different words"), set()
     return "category", spoken
 

@@ -52,6 +52,7 @@ def new(
     positive: Annotated[str | None, Option(help="of two classes the one to be found; yes or 1, else the rarer")] = None,
     site: Annotated[str | None, Option(help="the column of hospitals, '' for none; looked for if not given")] = None,
     patient: Annotated[str | None, Option(help="the column of patients, '' for none; looked for if not given")] = None,
+    sheet: Annotated[str | None, Option(help="of Excel workbooks the sheet, where several hold something")] = None,
     out: Annotated[Path, Option(help="the scenario's file, never written over")] = Path("mine.toml"),
 ) -> None:
     """Look at a table or images, say what is in them and what looks wrong, and write a scenario that runs on it.
@@ -70,7 +71,7 @@ def new(
         if given := [name for name in (label, time, site, patient) if name is not None]:
             raise PlanError(f"{given[0]!r} names a column, and {str(table)!r} holds images; folders name their classes")
         return _write(out, *scenario_of_images(table, path, out.stem, positive))
-    tables, decimal = read_tables(table)
+    tables, decimal = read_tables(table, sheet)
     rows = join_rows(tables)
     predicted = (time, event) if time is not None and event is not None else (label or _ask_label(rows),)
     for name in [*predicted, *(column for column in (site, patient) if column)]:
@@ -80,7 +81,7 @@ def new(
     look = look_at(tables, decimal, predicted, site, patient)
     is_empty = np.any([is_missing(rows[column], look.missing) for column in predicted], axis=0)
     outcome, notes, is_rare = _outcome_of(rows, look, predicted, positive)
-    outcome |= {"drop_unlabelled": True} if is_empty.any() else {}
+    outcome |= ({"drop_unlabelled": True} if is_empty.any() else {}) | ({"sheet": sheet} if sheet else {})
     text = _scenario_of(path, out.stem, look, outcome, notes, int((~is_empty).sum()), is_rare)
     return _write(out, text, [*notes, *_notes_of(look)])
 
@@ -134,8 +135,7 @@ def _scenario_of(
     lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in notes)]
     lines += [f"# left out: {column} ({why})" for column, why in look.drop.items()]
     lines += [f"name = {to_toml(name)}", ""]
-    hospitals = len({cell for frame in look.frames.values() for cell in frame.get(look.site_column or "", ())})
-    hospitals = hospitals or (len(look.frames) if len(look.frames) > 1 else sites_for(rows))
+    hospitals = len(look.frames) if len(look.frames) > 1 else sites_for(rows)
     if look.site_column:
         lines.append(f"partition = {{natural = {to_toml(look.site_column)}}}    # the hospitals of that column")
     elif len(look.frames) > 1:

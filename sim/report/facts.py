@@ -389,12 +389,10 @@ def dynamic_sentences(run: Run) -> list[str]:
 
 
 def _rounding_lines(plans: Sequence[Plan]) -> list[str]:
-    wires: dict[Any, list[Plan]] = {}
-    for plan in plans:
-        wires.setdefault(plan.method.wire, []).append(plan)
-    cut = {wire: _labels(those) for wire, those in wires.items() if share_of(wire) is not None}
-    largest = [LARGEST.format(labels, wire.removeprefix("top")) for wire, labels in cut.items()]
-    return largest + [ROUNDED.format(_labels(wires[wire]), bits, wire) for wire, bits in BITS.items() if wire in wires]
+    wires = dict.fromkeys(plan.method.wire for plan in plans)
+    of = {wire: _labels([plan for plan in plans if plan.method.wire == wire]) for wire in wires}
+    largest = [LARGEST.format(of[wire], wire.removeprefix("top")) for wire in wires if share_of(wire) is not None]
+    return largest + [ROUNDED.format(of[wire], bits, wire) for wire, bits in BITS.items() if wire in wires]
 
 
 def noise_sentences(plans: Sequence[Plan]) -> list[str]:
@@ -434,11 +432,8 @@ def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:
     parts = [_seen_by_server(run, served, " under the other methods" if peers or regions else "")] * bool(served)
     parts += [f"Under {_labels(peers)} there is no server: the site that a model is sent to sees it."] * bool(peers)
     if regions:
-        between: dict[str, list[float]] = {}
-        for plan_run in run.done:
-            if plan_run.plan in regions:
-                between.setdefault(plan_run.label, []).append(plan_run.row.get("bytes_between", 0))
-        sizes = {label: amount(mean(sizes_sent)) for label, sizes_sent in between.items()}
+        done = by_label([plan_run for plan_run in run.done if plan_run.plan in regions]).items()
+        sizes = {label: amount(mean(one.row.get("bytes_between", 0) for one in those)) for label, those in done}
         went = ", ".join(f"{size} ({label})" if len(sizes) > 1 else size for label, size in sizes.items()) or "nothing"
         parts.append(
             f"Under {_labels(regions)} a region's server sees the models of its sites; one above them receives the "

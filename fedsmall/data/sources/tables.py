@@ -398,7 +398,7 @@ def _read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] =
 
 
 def _yes_or_no(frame: "DataFrame", column: str, one: str, zero: str) -> np.ndarray:
-    cells = frame[column].map(lambda cell: table_files.plain(cell).lower())
+    cells = [table_files.plain(cell).lower().partition(":")[0] for cell in frame[column]]  # as in "1:DECEASED"
     answers = np.array([EVENTS.get(cell, np.nan) for cell in cells], dtype=np.float64)
     if (odd := np.isnan(answers)).any():
         raise DataError(f"column {column!r} is neither 1 ({one}) nor 0 ({zero}) in {odd.sum()} of {len(frame)} rows")

@@ -5,6 +5,7 @@ import re
 import tomllib
 
 import numpy as np
+import pandas
 import pytest
 from PIL import Image
 
@@ -355,6 +356,7 @@ def test_of_a_sound_table_nothing_is_said(tmp_path):
         ("ID", "Spital"),
         ("USUBJID", "SITEID"),
         ("pidnum", "centre"),
+        ("record_id", "redcap_data_access_group"),
     ],
 )
 def test_patients_and_hospitals_are_found_in_other_languages(tmp_path, patient, hospital):
@@ -365,6 +367,57 @@ def test_patients_and_hospitals_are_found_in_other_languages(tmp_path, patient, 
     found = look_at(tables, decimal, ("outcome",), None, None)
 
     assert (found.patient, found.site_column, found.numeric) == (patient, hospital, ("marker",))
+
+
+@pytest.mark.parametrize("cell", ["{:,}", "{} mg/l", "<{}", "{}'000"])
+def test_a_column_of_numbers_with_marks_is_no_identifier_and_says_why_it_is_left_out(tmp_path, cell):
+    rows = [f'"{cell.format(7919 * n)}",{n % 7},P{n:03}-{n * n},{n % 2}' for n in range(60)]
+    (tmp_path / "patients.csv").write_text("\n".join(["platelets,marker,code,outcome", *rows]))
+    tables, decimal = read_tables(tmp_path / "patients.csv")
+
+    left_out = look_at(tables, decimal, ["outcome"], None, None).drop
+
+    assert (left_out["platelets"].split(":")[0], left_out["code"]) == ("numbers with marks or a unit", "an identifier")
+
+
+def test_remarks_above_a_header_and_codes_with_words_are_read_as_cbioportal_writes_them(fedsmall, tmp_path):
+    rng = np.random.default_rng(0)
+    lines = ["#Patient\tAge\tMonths\tStatus\tType", "#of whom\tyears\tmonths\tstatus\ttype", "#1\t1\t1\t1\t1"]
+    lines += ["PATIENT_ID\tAGE\tOS_MONTHS\tOS_STATUS\tSUBTYPE"]
+    for n, months in enumerate(rng.exponential(20, 80)):
+        died, kind = ("1:DECEASED", "0:LIVING")[n % 2], ("A", "B", "[Not Available]")[n % 3]
+        lines.append(f"TCGA-{n:04}\t{rng.normal(60, 8):.1f}\t{months:.2f}\t{died}\t{kind}")
+    (tmp_path / "data_clinical.txt").write_text("\n".join(lines))
+
+    code, _, complained = fedsmall("new", "data_clinical.txt", "--time", "OS_MONTHS", "--event", "OS_STATUS")
+
+    assert (code, complained) == (0, "")
+    task = scenario_of(tmp_path / "mine.toml")["task"]
+    assert task["categorical"] == {"SUBTYPE": ["A", "B"]}
+    assert (task["drop"], task["missing"]) == (["PATIENT_ID"], ["[Not Available]"])
+    events = build_federation(load(tmp_path / "mine.toml").plans()[0]).train
+    assert {value for part in events for value in part.y[:, 1].tolist()} == {0, 1}
+
+
+def test_a_first_line_that_begins_with_a_number_sign_is_a_header(tmp_path):
+    write(tmp_path / "patients.csv", "#,marker,outcome", [(n, n % 7, n % 2) for n in range(9)])
+
+    assert list(read_tables(tmp_path / "patients.csv")[0][""]) == ["#", "marker", "outcome"]
+
+
+def test_of_several_sheets_the_one_that_is_named_becomes_the_scenario(fedsmall, tmp_path):
+    pytest.importorskip("openpyxl")
+    with pandas.ExcelWriter(tmp_path / "patients.xlsx") as book:
+        pandas.DataFrame({"marker": [3, 1, 2] * 20, "outcome": [0, 1] * 30}).to_excel(
+            book, sheet_name="2024", index=False
+        )
+        pandas.DataFrame({"code": [0, 1], "meaning": ["well", "ill"]}).to_excel(book, sheet_name="key", index=False)
+
+    code, _, complained = fedsmall("new", "patients.xlsx", "--label", "outcome")
+    again = fedsmall("new", "patients.xlsx", "--label", "outcome", "--sheet", "2024")
+
+    assert (code, "sheet = ... in a task, or --sheet" in complained) == (2, True)
+    assert (again[0], scenario_of(tmp_path / "mine.toml")["task"]["sheet"]) == (0, "2024")
 
 
 def test_a_code_is_a_value_where_other_values_are_near_it(tmp_path):

@@ -336,7 +336,7 @@ def test_new_rows_in_a_sheet_of_a_workbook_are_predicted_as_those_of_a_csv(clini
     assert (sheet[0], sheet[1]) == (0, plain[1])
     assert Result(clinic).predict(tmp_path / "new.xlsx", sheet="2023").shape[0] == 3
     calls = {
-        ("new.xlsx",): "2 sheets hold something; say which is meant: sheet = ... (--sheet, to predict)",
+        ("new.xlsx",): "2 sheets hold something; say which is meant: sheet = ... in a task, or --sheet",
         ("new.xlsx", "--sheet", "2025"): "there is no visible sheet '2025' with anything in it",
         ("new.csv", "--sheet", "2024"): "--sheet names a sheet of an Excel workbook (.xlsx, .xlsm), and these rows are",
     }
