@@ -24,7 +24,7 @@ OUTCOME = re.compile(
 HOSPITAL = re.compile(r"[oôs]pital|^site|cent(er|re)|[ck]lini[ckq]|institut|^ward|krankenhaus|ospedale|access_gr", re.I)
 PATIENT = re.compile(r"pa[ctz]ient|subject|person|mrn|^(pat|pt?|case|record|u?subj)[\W_]*(id|nr|no)(num)?$|^id$", re.I)
 NO_VALUE = re.compile(r"\[?(unk(nown)?|missing|not (known|done|available))\]?|n\.?d\.?|unbekannt|fehlt|\.", re.I)
-YES = ("1", "yes", "y", "true", "pos", "positive", "ja", "j", "positiv", "oui", "positif", "si", "sí")
+YES = re.compile(r"1|y(es)?|true|pos(iti[vf]e?)?|ja?|oui|s[ií]|malign(ant|e|o)?|dead|died|present|case|abnormal|.*\+")
 CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 MARKED = re.compile(r"[<>≤≥]?\s*[+-]?\d[\d., ']*(\D*)")  # a number with a unit, or with marks for thousands
@@ -112,7 +112,7 @@ def spellings(look: Look) -> list[str]:
 def _name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:
     is_binary = len(counts) == 2
     is_coded = not counts.keys() - {"0", "1", "-1"}  # of 1 and 2 nobody knows which says yes
-    found = [name for name in counts if spelling_key(name) in YES and (is_coded or not is_number(name))]
+    found = [name for name in counts if YES.fullmatch(spelling_key(name)) and (is_coded or not is_number(name))]
     sought = positive or (found[0] if len(found) == 1 else None)
     by_count = sorted(counts, key=lambda name: (name == sought, -counts[name]))
     names = by_count if is_binary else sorted(counts, key=by_size)

@@ -49,7 +49,7 @@ def new(
     label: Annotated[str | None, Option("--label", "--target", help="the column that is to be predicted")] = None,
     time: Annotated[str | None, Option(help="survival: the column of times, with --event")] = None,
     event: Annotated[str | None, Option(help="survival: the column that is 1 where the event happened")] = None,
-    positive: Annotated[str | None, Option(help="of two classes the one to be found; yes or 1, else the rarer")] = None,
+    positive: Annotated[str | None, Option(help="of two classes the one to be found; else yes, or the rarer")] = None,
     site: Annotated[str | None, Option(help="the column of hospitals, '' for none; looked for if not given")] = None,
     patient: Annotated[str | None, Option(help="the column of patients, '' for none; looked for if not given")] = None,
     sheet: Annotated[str | None, Option(help="of Excel workbooks the sheet, where several hold something")] = None,

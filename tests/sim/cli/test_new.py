@@ -185,7 +185,13 @@ def test_the_positive_class_is_the_rarer_unless_asked(fedsmall, tmp_path):
     assert scenario_of(tmp_path / "other.toml")["task"]["classes"] == ["ill", "well"]
 
 
-@pytest.mark.parametrize(("no", "yes"), [("no", "yes"), ("0", "1"), ("False", "TRUE"), ("nein", "Ja"), ("neg", "Pos")])
+@pytest.mark.parametrize(
+    ("no", "yes"),
+    [
+        *(("no", "yes"), ("0", "1"), ("False", "TRUE"), ("nein", "Ja"), ("neg", "Pos")),
+        *(("benign", "Malignant"), ("alive", "dead"), ("control", "case"), ("HER2-", "HER2+")),
+    ],
+)
 def test_what_says_yes_is_positive_however_common(fedsmall, tmp_path, no, yes):
     write(tmp_path / "patients.csv", "age,outcome", [(40 + n % 31, yes if n % 3 else no) for n in range(90)])
 
