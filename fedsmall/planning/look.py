@@ -52,7 +52,7 @@ class Look:
     def categories(self) -> dict[str, list[str]]:
         """The values of each category, over all hospitals."""
         rows = self.frames.values()
-        parts = {name: [_values(part[name], self.missing) for part in rows] for name in self.categorical}
+        parts = {name: [_count(part[name], self.missing) for part in rows] for name in self.categorical}
         return {name: sorted(set().union(*values), key=by_size) for name, values in parts.items()}
 
 
@@ -65,9 +65,9 @@ def read_tables(path: Path, sheet: str | None = None) -> "tuple[dict[str, DataFr
 
 def _has_commas(cells: "Series") -> bool:
     """Whether the numbers of a column have decimal commas, and not all of them in the places of thousands."""
-    filled = [plain(cell) for cell in cells[~is_missing(cells)]]
+    filled = _count(cells)
     commas = [cell for cell in filled if COMMA.fullmatch(cell)]
-    return len(commas) > len(filled) / 2 and not all(map(THOUSANDS.fullmatch, commas))
+    return _share(commas, filled) > 0.5 and not all(map(THOUSANDS.fullmatch, commas))
 
 
 def join_rows(tables: "Mapping[str, DataFrame]") -> "DataFrame":
@@ -80,9 +80,9 @@ def join_rows(tables: "Mapping[str, DataFrame]") -> "DataFrame":
 
 def candidates(table: "DataFrame") -> list[str]:
     """Columns that may be the label, the likeliest first: of few values, by their names, and the last before others."""
-    fit = [name for name in table if 2 <= len(_values(table[name])) <= MANY_VALUES and not HOSPITAL.search(name)]
+    fit = [name for name in table if 2 <= len(_count(table[name])) <= MANY_VALUES and not HOSPITAL.search(name)]
     last = {name: -place for place, name in enumerate(table.columns)}
-    return sorted(fit, key=lambda name: (not OUTCOME.search(name), len(_values(table[name])) > 2, last[name]))
+    return sorted(fit, key=lambda name: (not OUTCOME.search(name), len(_count(table[name])) > 2, last[name]))
 
 
 def classes_of(
@@ -135,7 +135,7 @@ def _name_classes(what: str, counts: Mapping[str, int], positive: str | None) ->
 
 def is_amount(cells: "Series", missing: Sequence[str] = ()) -> bool:
     """Whether a column to be predicted is a number and no class: ``MANY`` different numbers or more."""
-    values = _values(cells, missing)
+    values = _count(cells, missing)
     return len(values) >= MANY and sum(map(is_number, values)) >= MOSTLY * len(values)
 
 
@@ -144,23 +144,17 @@ def look_at(
 ) -> Look:
     """What every column is but the ``predicted``; ``site`` and ``patient``, "" for none, are looked for where None."""
     table = join_rows(tables)
-    likely = [c for c in table if c not in predicted and HOSPITAL.search(c)]
+    likely = sorted((c for c in table if c not in predicted and HOSPITAL.search(c)), key=lambda c: "ward" in c.lower())
     few = min(MOST_SITES, len(table) // 4)
-    site = next((c for c in likely if 2 <= len(_values(table[c])) <= few), None) if site is None else site
+    site = next((c for c in likely if 2 <= len(_count(table[c])) <= few), None) if site is None else site
     site = site if site and NOWHERE in tables else None
-    found = (c for c in table if c not in (*predicted, site) and _is_patient(table[c], c))
-    patient = next(found, None) if patient is None else patient
-    drop: dict[str, str] = {}
-    categorical, numeric, missing = [], [], set()
-    for column in [c for c in table if c not in (*predicted, site, patient)]:
-        kind, codes = (NAME, set()) if _is_name(tables, column) else _kind_of(table[column], column)
-        missing |= codes
-        if kind == "number":
-            numeric.append(column)
-        elif kind == "category":
-            categorical.append(column)
-        else:
-            drop[column] = kind
+    if patient is None:
+        patient = next((c for c in table if c not in (*predicted, site) and _is_patient(table[c], c)), None)
+    sought = [c for c in table if c not in (*predicted, site, patient)]
+    found = {c: (NAME, set[str]()) if _is_name(tables, c) else _kind_of(table[c], c) for c in sought}
+    missing = set[str]().union(*(codes for _, codes in found.values()))
+    numeric, categorical = ([c for c, (kind, _) in found.items() if kind == of] for of in ("number", "category"))
+    drop = {c: kind for c, (kind, _) in found.items() if c not in (*numeric, *categorical)}
     drop |= {column: APART for rows in tables.values() for column in rows if column not in table}
     clash = {code for code in missing if is_number(code) and any(_is_value(table[c], code) for c in numeric)}
     frames = tables
@@ -171,58 +165,62 @@ def look_at(
     return Look(frames, decimal, drop=drop, patient=patient or None, site_column=site, **known)
 
 
-def _values(cells: "Series", missing: Sequence[str] = ()) -> set[str]:
-    return {plain(cell) for cell in cells[~is_missing(cells, missing)]}
+def _count(cells: "Series", missing: Sequence[str] = ()) -> Counter[str]:
+    """How often each value stands in a column."""
+    held, counts = cells.value_counts(sort=False), Counter[str]()
+    for cell, times in held[~is_missing(held.index.to_series(), missing)].items():
+        counts[plain(cell)] += times
+    return counts
+
+
+def _share(words: Iterable[str], counts: Counter[str]) -> float:
+    return sum(counts[word] for word in words) / max(1, counts.total())
 
 
 def _is_name(tables: "Mapping[str, DataFrame]", column: str) -> bool:
     """Whether every hospital has one value of a column, and another than all others."""
-    held = [_values(rows[column]) for rows in tables.values()]
+    held = [_count(rows[column]) for rows in tables.values()]
     return len(held) > 1 and {*map(len, held)} == {1} and len(set().union(*held)) == len(held)
 
 
 def _is_patient(cells: "Series", name: str) -> bool:
     """Whether a column names patients of whom some have several rows."""
-    is_named = not is_missing(cells).any() and bool(PATIENT.search(name))
-    return is_named and len(cells) / 20 < len(_values(cells)) < len(cells)
+    counts = _count(cells) if PATIENT.search(name) else Counter[str]()
+    return counts.total() == len(cells) and len(cells) / 20 < len(counts) < len(cells)
 
 
 def _kind_of(cells: "Series", name: str) -> tuple[str, set[str]]:
     """Whether a column is a "number" or a "category", or else why it is left out; and its codes for no value."""
-    filled = [plain(cell) for cell in cells[~is_missing(cells)]]
-    counts = Counter(filled)
-    numbers = [word for word in filled if is_number(word) and abs(float(word)) < HUGE]
-    words = {word for word in counts if word not in set(numbers)}
+    counts = _count(cells)
+    numbers = {word: float(word) for word in counts if is_number(word) and abs(float(word)) < HUGE}
+    words = counts.keys() - numbers.keys()
     spoken = {word for word in words if NO_VALUE.fullmatch(word)}
     if len(counts.keys() - spoken) < 2:
         return ("empty" if not counts.keys() - spoken else "one value only"), set()
-    if sum(DATE.fullmatch(word) is not None for word in filled) >= MOSTLY * len(filled):
+    if _share(filter(DATE.fullmatch, counts), counts) >= MOSTLY:
         return "a date", set()
-    if len(numbers) >= MOSTLY * (len(filled) - sum(counts[word] for word in spoken)) and numbers:
-        whole = all(float(word).is_integer() for word in numbers)
-        if (IDENTIFIER.search(name) or PATIENT.search(name)) and whole and len(set(numbers)) > MOSTLY * len(numbers):
+    if _share(numbers, counts) >= MOSTLY * (1 - _share(spoken, counts)):
+        many, whole = sum(counts[word] for word in numbers), all(map(float.is_integer, numbers.values()))
+        if (IDENTIFIER.search(name) or PATIENT.search(name)) and whole and len(numbers) > MOSTLY * many:
             return "an identifier", set()
-        values = np.unique([float(word) for word in numbers])
-        if whole and len(values) == len(numbers) >= MANY_VALUES and np.all(np.diff(values) == 1):
+        if whole and len(numbers) == many >= MANY_VALUES and np.all(np.diff(sorted(numbers.values())) == 1):
             return "a number for each row", set()
-        return "number", words | _codes(numbers)
+        return "number", words | _codes(counts)
     if len(counts) > MANY_VALUES:
-        units = Counter(match[1] for word in filled if (match := MARKED.fullmatch(word)))
-        if max(units.values(), default=0) >= MOSTLY * len(filled):
+        units = Counter(match[1] for word in counts.elements() if (match := MARKED.fullmatch(word)))
+        if max(units.values(), default=0) >= MOSTLY * counts.total():
             return "numbers with marks or a unit: with figures and a point alone they are read", set()
-        return ("an identifier" if len(counts) > len(filled) / 2 else f"{len(counts)} different words"), set()
+        return ("an identifier" if len(counts) > counts.total() / 2 else f"{len(counts)} different words"), set()
     return "category", spoken
 
 
-def _codes(numbers: Sequence[str]) -> set[str]:
+def _codes(counts: Counter[str]) -> set[str]:
     """Numbers that stand for no value: known codes far outside of all others, that recur or are -99 and its like."""
-    counts = Counter(numbers)
     found = [code for code in CODES if counts[code] > (not code.startswith("-99"))]
-    others = np.array([float(word) for word in numbers if word not in found])
-    if not found or len(np.unique(others)) < 2:
+    others = {float(word) for word in counts if is_number(word) and abs(float(word)) < HUGE and word not in found}
+    if not found or len(others) < 2:
         return set()
-    low, high = float(others.min()), float(others.max())
-    return {code for code in found if _is_far(float(code), low, high)}
+    return {code for code in found if _is_far(float(code), min(others), max(others))}
 
 
 def _is_far(code: float, low: float, high: float) -> bool:
@@ -233,5 +231,5 @@ def _is_far(code: float, low: float, high: float) -> bool:
 
 def _is_value(cells: "Series", code: str) -> bool:
     """Whether a code for no value in one column is a plain value in this one."""
-    numbers = [plain(cell) for cell in cells[~is_missing(cells)] if is_number(str(cell))]
-    return code in numbers and code not in _codes(numbers)
+    counts = _count(cells)
+    return code in counts and code not in _codes(counts)

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from time import process_time
 
 import numpy as np
 import pandas
@@ -424,6 +425,30 @@ def test_of_several_sheets_the_one_that_is_named_becomes_the_scenario(fedsmall, 
 
     assert (code, "sheet = ... in a task, or --sheet" in complained) == (2, True)
     assert (again[0], scenario_of(tmp_path / "mine.toml")["task"]["sheet"]) == (0, "2024")
+
+
+def test_of_a_ward_and_a_hospital_the_hospital_is_the_site(tmp_path):
+    write(
+        tmp_path / "patients.csv",
+        "ward,hospital,marker,outcome",
+        [("AB"[n % 2], n % 3, n % 7, n % 2) for n in range(90)],
+    )
+    tables, decimal = read_tables(tmp_path / "patients.csv")
+
+    assert look_at(tables, decimal, ("outcome",), None, None).site_column == "hospital"
+
+
+def test_the_time_to_look_at_a_column_does_not_grow_with_the_square_of_its_values():
+    def seconds(rows):
+        table = pandas.DataFrame({"code": [f"P{n:06}" for n in range(rows)], "outcome": ["0", "1"] * (rows // 2)})
+        table["marker"] = [f"{n * 7919 % 10007 / 7:.4f}" for n in range(rows)]
+        begun = process_time()
+        assert look_at({"": table}, ".", ["outcome"], None, None).numeric == ("marker",)
+        return process_time() - begun
+
+    few, many = (min(seconds(rows) for _ in range(3)) for rows in (1000, 16_000))
+
+    assert many < 64 * few  # by rows 16 times, by their square 256
 
 
 def test_a_code_is_a_value_where_other_values_are_near_it(tmp_path):
