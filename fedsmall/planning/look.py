@@ -154,7 +154,7 @@ def look_at(
     found = {c: (NAME, set[str]()) if _is_name(tables, c) else _kind_of(table[c], c) for c in sought}
     missing = set[str]().union(*(codes for _, codes in found.values()))
     numeric, categorical = ([c for c, (kind, _) in found.items() if kind == of] for of in ("number", "category"))
-    drop = {c: kind for c, (kind, _) in found.items() if c not in (*numeric, *categorical)}
+    drop = {c: kind for c, (kind, _) in found.items() if kind not in ("number", "category")}
     drop |= {column: APART for rows in tables.values() for column in rows if column not in table}
     clash = {code for code in missing if is_number(code) and any(_is_value(table[c], code) for c in numeric)}
     frames = tables
@@ -179,8 +179,8 @@ def _share(words: Iterable[str], counts: Counter[str]) -> float:
 
 def _is_name(tables: "Mapping[str, DataFrame]", column: str) -> bool:
     """Whether every hospital has one value of a column, and another than all others."""
-    held = [_count(rows[column]) for rows in tables.values()]
-    return len(held) > 1 and {*map(len, held)} == {1} and len(set().union(*held)) == len(held)
+    held = [_count(rows[column]) for rows in tables.values()] if len(tables) > 1 else []
+    return {*map(len, held)} == {1} and len(set().union(*held)) == len(held)
 
 
 def _is_patient(cells: "Series", name: str) -> bool:

@@ -17,7 +17,7 @@ from fedsmall.sim.report.style import LOOKS, SPARE, Style
 from fedsmall.sim.runs.files import as_csv
 
 GRID = np.linspace(0, 1, 101)
-MOST_OTHERS, MOST_CURVES = 5, 12
+MOST_OTHERS, MOST_CURVES, MANY_POINTS = 5, 12, 2000
 FIFTHS, TENTHS = 5, 10  # groups of samples
 Z95 = 1.96  # of a normal distribution: between -1.96 and 1.96 standard deviations lie 95%
 LOOK = LOOKS["FedDC"]
@@ -80,10 +80,12 @@ class Judged(NamedTuple):
 
 
 def corners(curve: Curve) -> Curve:
-    """The points at which a curve turns, and its ends: those between them lie on straight lines."""
+    """The points at which a curve turns, and its ends; of very many those that a picture can show apart."""
     across, up = np.diff(curve.x), np.diff(curve.y)
     turns = np.ones(len(curve.x), bool)
     turns[1:-1] = ~np.isclose(across[1:] * up[:-1], across[:-1] * up[1:], atol=1e-15)
+    if turns.sum() > MANY_POINTS:
+        turns[1:-1] &= np.diff(np.round(np.stack(curve[:2]) * MANY_POINTS / 4)[:, :-1]).any(axis=0)
     return Curve(*(numbers[turns] for numbers in curve))
 
 
@@ -106,15 +108,12 @@ def of_classes(judged: Judged) -> list[Drawing]:
     bins_of = [(name, calibration(*pair, judged.whose), look) for name, pair, look in judged.classes]
     lines = [_bins(bins, look, None if judged.is_binary else name, judged.is_binary) for name, bins, look in bins_of]
     calibrated = draw(square("predicted probability", "observed frequency"), [diagonal("perfect"), *lines])
-    rows: list[list[object]] = [
-        ["class", *OF_BINS],
-        *([name, *_bin_cells(row)] for name, bins, _ in bins_of for row in bins),
-    ]
+    rows = as_csv([["class", *OF_BINS], *([name, *_bin_cells(row)] for name, bins, _ in bins_of for row in bins)])
     decisions = _decisions(judged) if judged.is_binary else []
     return [
         Drawing(area, "ROC curve", f"ROC curve. {thick} {band}", rates, "roc.csv"),
         Drawing(precision, "precision and recall", f"Precision and recall. {band}", recalls, "pr.csv"),
-        Drawing(calibrated, "calibration", f"Calibration. {bars}", as_csv(rows), "calibration.csv"),
+        Drawing(calibrated, "calibration", f"Calibration. {bars}", rows, "calibration.csv"),
         *decisions,
     ]
 

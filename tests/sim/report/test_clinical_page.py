@@ -172,6 +172,20 @@ def test_a_curve_without_the_points_on_its_straight_lines_is_the_same_curve(curv
     assert len(few.x) < 0.7 * len(whole.x) or samples < 400
 
 
+@pytest.mark.parametrize("curve", [roc, precision_recall])
+def test_a_curve_of_very_many_samples_is_drawn_by_points_that_a_picture_shows(curve):
+    rng = np.random.default_rng(0)
+    positive = rng.random(60_000) < 0.4
+    whole = curve(rng.normal(size=60_000) + positive, positive)
+
+    few = corners(whole)
+
+    assert len(few.x) < 3000 < 0.1 * len(whole.x)
+    assert np.trapezoid(few.y, few.x) == pytest.approx(np.trapezoid(whole.y, whole.x), abs=5e-4)
+    assert {*zip(*few, strict=True)} <= {*zip(*whole, strict=True)}
+    assert (few.x[0], few.y[-1]) == (whole.x[0], whole.y[-1])
+
+
 def test_who_took_part_is_counted_by_class(shown):
     _, tables, _ = shown
 
