@@ -50,7 +50,7 @@ def policy_of(kit: Path) -> Policy:
 def say_changes(policy: Policy) -> None:
     """Say in which keys a policy is not fedsmall's own: it came with the kit, and is the hospital's to judge."""
     changed = [f"{key} = {value}" for key, value in policy.model_dump(exclude_defaults=True).items()]
-    say(f"The policy here is fedsmall's own, but for {', '.join(changed) or 'nothing'}.")
+    say(f"The policy here is fedsmall's own{', but for ' * bool(changed)}{', '.join(changed)}.")
 
 
 def keygen(kit: Kit = HERE) -> None:
