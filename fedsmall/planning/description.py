@@ -93,15 +93,15 @@ def suspicions(pool: Pool) -> tuple[str, ...]:
     """Sentences on what looks wrong in tables; of two classes the second is the event."""
     if not isinstance(pool.form, Columns):
         return ()
-    positive = None
-    if kind_of(pool.loss) == "classes" and len(pool.class_names) == 2:
+    kind, notes, positive = kind_of(pool.loss), list[str](), None
+    if kind == "classes" and len(pool.class_names) == 2:
         positive = {site: part.y == 1 for site, part in pool.train.items()}
-    notes = []
     for place, column in enumerate(pool.feature_names):
         if YES_OR_NO not in column:
             notes += _suspect_column(column, {site: part.x[:, place] for site, part in pool.train.items()}, positive)
-    if positive is not None:
-        notes += _suspect_events(pool.train, positive, len(pool.form.columns))
+    happened = positive if kind != "times" else {site: part.y[:, 1] == 1 for site, part in pool.train.items()}
+    if happened is not None:
+        notes += _suspect_events(pool.train, happened, len(pool.form.columns), kind == "times")
     return (*notes, *_suspect_repeats(pool))
 
 
@@ -112,10 +112,9 @@ def _suspect_column(column: str, by_site: Values, positive: Values | None) -> li
     if len(known) < MOSTLY_EMPTY * len(every):
         notes.append(f"{column} is missing in {len(every) - len(known)} of {len(every)} rows")
     low, high = np.percentile(known, [25, 75]) if len(known) else (0.0, 0.0)
-    far = known[np.maximum(low - known, known - high) > OUTLYING * (high - low)] if high > low else known[:0]
-    if 0 < len(far) <= 0.02 * len(known):
-        many = "1 value" if len(far) == 1 else f"{len(far)} values"
-        notes.append(f"{column} has {many} far outside the others; look for slips of the comma")
+    far = int((np.maximum(low - known, known - high) > OUTLYING * (high - low)).sum()) if high > low else 0
+    if 0 < far <= 0.02 * len(known):
+        notes.append(f"{column} has {far} value{'s' * (far > 1)} far outside the others; look for slips of the comma")
     others = known[known != 0]
     zeros, is_measured = len(known) - len(others), len(np.unique(others)) > LEAST_COMPARED
     if zeros > 1 and is_measured and others.min() > LEAST_ZEROS * np.median(others):
@@ -145,12 +144,13 @@ def _suspect_units(column: str, by_site: Values) -> list[str]:
     return [about.format(column, p, site) for site, p in odd.items() if p]
 
 
-def _suspect_events(parts: Mapping[str, Part], positive: Values, features: int) -> list[str]:
+def _suspect_events(parts: Mapping[str, Part], positive: Values, features: int, of_times: bool) -> list[str]:
+    what, sought = ("with the event", (1,)) if of_times else ("of the rarer class", (0, 1))
     whose = {site: np.arange(len(part.y)) if part.patients is None else part.patients for site, part in parts.items()}
-    events = min(sum(len(np.unique(whose[site][held == of])) for site, held in positive.items()) for of in (0, 1))
-    few = f"{events} patients of the rarer class for {features} columns, fewer than {FEW_EVENTS} for each"
+    events = min(sum(len(np.unique(whose[site][held == of])) for site, held in positive.items()) for of in sought)
+    few = f"{events} patients {what} for {features} columns, fewer than {FEW_EVENTS} for each"
     notes = [f"{few}: expect wide intervals"] * (events < FEW_EVENTS * features)
-    lone = [site for site, held in positive.items() if len(np.unique(held)) == 1 and len(positive) > 1]
+    lone = [site for site, held in positive.items() if not of_times and len(np.unique(held)) == 1 < len(positive)]
     return notes + ([f"one class only at {', '.join(lone)}"] if lone else [])
 
 

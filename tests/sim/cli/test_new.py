@@ -165,6 +165,18 @@ def test_rows_without_an_outcome_are_left_out_as_if_they_had_not_been_there(feds
     assert "Rows without an outcome, left out: 3 of 63" in of_gaps.notes
 
 
+@pytest.mark.parametrize(("every", "is_said"), [(3, False), (9, True), (99, True)])
+def test_events_in_words_are_events_and_few_are_said(fedsmall, tmp_path, every, is_said):
+    rng = np.random.default_rng(0)
+    rows = [(f"{rng.normal():.3f}", f"{rng.exponential():.3f}", "Alive" if n % every else "Dead") for n in range(1, 80)]
+    write(tmp_path / "patients.csv", "marker,time,status", rows)
+
+    code, said, complained = fedsmall("new", "patients.csv", "--time", "time", "--event", "status")
+
+    assert (code, complained) == (0, "")
+    assert (f"{79 // every} patients with the event for 1 columns" in " ".join(said.split())) == is_said
+
+
 @pytest.mark.parametrize(("numbers", "predicted"), [(10, "classes"), (11, "target")])
 def test_more_than_ten_whole_numbers_are_a_number_and_fewer_are_classes_by_size(fedsmall, tmp_path, numbers, predicted):
     write(tmp_path / "days.csv", "age,days", [[40 + row % 7, 3 + row % numbers] for row in range(40)])
