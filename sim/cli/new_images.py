@@ -24,8 +24,8 @@ from fedsmall.sim.runs.scenario import to_toml
 LOOKED_AT = 200  # files, in equal distances, of which size, colour and depth are read
 DEALT, LEAST_ROWS = 10, 20  # hospitals that samples are dealt to, and the least that each should have
 LEAST_PATIENTS = 8  # of a hospital, of whom names of files can tell
-LEAST = 8  # side of the smallest image that the network's two poolings leave something of
-LARGEST = 32  # side of an image that the network gets as it is; larger ones are brought to that
+LEAST, LARGEST = 8, 32  # an image's side: of which two poolings leave something, and to which larger ones are brought
+UNREAD = (".webp", ".gif", ".jp2", ".heic", ".nrrd", ".mha")  # images that are passed over
 GREY = ("1", "L", *DEEP)  # modes of Pillow
 OF_PATIENTS = '# patient = "([^_]+)_"      # which part of a file\'s name is the patient, if some have several images\n'
 SETTINGS = """
@@ -113,8 +113,8 @@ def scenario_of_images(
     if len(of_all) not in (0, len(seen)):
         raise PlanError("some images have 8 bits and some more, which do not compare; bring all to one depth")
     notes += [f"{test} is the test set"] if test else []
-    others = Counter(file.suffix for file in folder.rglob("*.*") if file.is_file()) - Counter(f.suffix for f in files)
-    notes += [f"{count} files end in {ending}, and are not read" for ending, count in others.items() if ending]
+    others = Counter(path.suffix.lower() for path in folder.rglob("*") if path.name.lower().endswith(UNREAD))
+    notes += [f"files that end in {ending} are not read: {count}" for ending, count in others.items()]
     split = f"sites = {sites_for(len(files))}    # one folder, split over as many pretended hospitals"
     dealt = 'partition = {natural = "folder"}    # a hospital for each folder' if in_hospitals else split
     lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in notes), f"name = {to_toml(name)}", "", dealt]

@@ -548,12 +548,15 @@ def test_a_folder_of_nothing_that_is_read_says_what_is(fedsmall, tmp_path):
 
 def test_images_of_several_sizes_and_in_colour_are_brought_to_one(fedsmall, tmp_path):
     draw(tmp_path / "scans", sizes=(40, 60), colour=True)
+    for name in ("1.webp", "2.WEBP", "notes.txt", "._1.png"):
+        (tmp_path / "scans" / "ill" / name).write_bytes(b"RIFF")
 
     code, said, _ = fedsmall("new", "scans", "--positive", "well")
 
     task = scenario_of(tmp_path / "mine.toml")["task"]
     assert code == 0
     assert "brought to 32 x 32" in said
+    assert re.findall("files that end in .*", said) == ["files that end in .webp are not read: 2"]
     assert task == {"images": "scans", "classes": ["ill", "well"], "size": [32, 32], "channels": 3}
 
 
