@@ -90,7 +90,7 @@ def classes_of(
 ) -> tuple[list[str] | dict[str, list[str]], list[str], bool]:
     """The classes of ``what`` in a task, the positive one last; sentences on them; and whether one of two is rare.
 
-    Words that differ by capitals and blanks alone are one class, by the name of the commonest.
+    Words that look like one in two spellings are one class, by the name of the commonest.
     """
     of_word = Counter(words)
     more_of = {names[0]: names[1:] for names in spelt_alike(word for word, _ in of_word.most_common())}
@@ -209,7 +209,7 @@ def _kind_of(cells: "Series", name: str) -> tuple[str, set[str]]:
     if len(counts) > MANY_VALUES:
         units = Counter(match[1] for word in counts.elements() if (match := MARKED.fullmatch(word)))
         if max(units.values(), default=0) >= MOSTLY * counts.total():
-            return "numbers with marks or a unit: with figures and a point alone they are read", set()
+            return "numbers with a unit or thousands marks: write plain numbers", set()
         return ("an identifier" if len(counts) > counts.total() / 2 else f"{len(counts)} different words"), set()
     return "category", spoken
 

@@ -114,7 +114,7 @@ def scenario_of_images(
         raise PlanError("some images have 8 bits and some more, which do not compare; bring all to one depth")
     notes += [f"{test} is the test set"] if test else []
     others = Counter(path.suffix.lower() for path in folder.rglob("*") if path.name.lower().endswith(UNREAD))
-    notes += [f"files that end in {ending} are not read: {count}" for ending, count in others.items()]
+    notes += [f"{ending} images are not read: {count} left out" for ending, count in others.items()]
     split = f"sites = {sites_for(len(files))}    # one folder, split over as many pretended hospitals"
     dealt = 'partition = {natural = "folder"}    # a hospital for each folder' if in_hospitals else split
     lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in notes), f"name = {to_toml(name)}", "", dealt]

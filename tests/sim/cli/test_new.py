@@ -396,7 +396,10 @@ def test_a_column_of_numbers_with_marks_is_no_identifier_and_says_why_it_is_left
 
     left_out = look_at(tables, decimal, ["outcome"], None, None).drop
 
-    assert (left_out["platelets"].split(":")[0], left_out["code"]) == ("numbers with marks or a unit", "an identifier")
+    assert (left_out["platelets"].split(":")[0], left_out["code"]) == (
+        "numbers with a unit or thousands marks",
+        "an identifier",
+    )
 
 
 def test_remarks_above_a_header_and_codes_with_words_are_read_as_cbioportal_writes_them(fedsmall, tmp_path):
@@ -556,7 +559,7 @@ def test_images_of_several_sizes_and_in_colour_are_brought_to_one(fedsmall, tmp_
     task = scenario_of(tmp_path / "mine.toml")["task"]
     assert code == 0
     assert "brought to 32 x 32" in said
-    assert re.findall("files that end in .*", said) == ["files that end in .webp are not read: 2"]
+    assert re.findall(r"- (.* left out)", said) == [".webp images are not read: 2 left out"]
     assert task == {"images": "scans", "classes": ["ill", "well"], "size": [32, 32], "channels": 3}
 
 
