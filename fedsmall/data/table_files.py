@@ -30,6 +30,7 @@ NONE = "none"  # a missing value among numbers; among words it is one, as in "no
 GAPS = dict.fromkeys((word for known in (*MISSING, NONE) for word in (known, known.upper())), "nan")
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?")
 COMMA = re.compile(r"[-+]?\d+,\d+")
+WHOLE = re.compile(r"[-+]?\d{1,300}(\.0*)?")
 PARQUET, EXCEL, OLD_EXCEL = (".parquet", ".pq"), (".xlsx", ".xlsm"), (".xls", ".xlsb", ".ods", ".numbers")
 SHEETS = (*PARQUET, *EXCEL)
 SEPARATORS = ",;\t|"
@@ -129,20 +130,16 @@ def _cure(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) -> str:
 
 
 def plain(label: object) -> str:
-    """A label as text, whole numbers without a decimal point: "1.0" and "1" are one class."""
+    """A label as text, whole numbers without a decimal point: "1.0" and "1" are one; codes as 1E50 and 1_2 stay."""
     text = str(label).strip()
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return str(int(number)) if number.is_integer() else text
+    return str(int(text.partition(".")[0])) if WHOLE.fullmatch(text) else text
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number."""
+    """Whether a text is a number; to Python 1_2 is one, too."""
     with suppress(ValueError):
         float(text)
-        return True
+        return "_" not in text
     return False
 
 

@@ -63,7 +63,7 @@ def read_classes(given: Classes | None) -> tuple[tuple[str, ...] | None, dict[st
 
 def spelling_key(name: str) -> str:
     """What two spellings of one class share. Signs count (HER2+ is not HER2-, nor <5 >5), and marks between digits."""
-    word = re.sub(r"[\s_]+", "", name.casefold()).replace("\N{MINUS SIGN}", "-")
+    word = re.sub(r"\s+", "", name.casefold()).replace("_", "/").replace("\N{MINUS SIGN}", "-")
     return name if is_number(name) else UNSAID.sub("", word) or name
 
 

@@ -15,7 +15,7 @@ from fedsmall.data.preparation import Columns
 from fedsmall.data.sources import tables
 from fedsmall.data.sources.labels import spelling_key
 from fedsmall.data.sources.tables import csv
-from fedsmall.data.table_files import MISSING, NONE, is_missing, number_block, read_table
+from fedsmall.data.table_files import MISSING, NONE, is_missing, number_block, plain, read_table
 from fedsmall.errors import DataError, PlanError
 from fedsmall.planning.tasks import build_federation
 from tests.fedsmall.data.test_sources import plan
@@ -172,12 +172,33 @@ def test_spellings_of_a_class_are_one_class(tmp_path: Path) -> None:
             ("n/a", "NA", True),
             ("5 - 10", "5-10", True),
             ("pre - op", "pre-op.", True),
-            ("ER\N{MINUS SIGN}", "er-", True),
+            *(("ER\N{MINUS SIGN}", "er-", True), ("1_2", "12", False), ("a_b", "AB", True)),
         ),
     ],
 )
 def test_signs_are_no_spelling(one: str, other: str, are_alike: bool) -> None:
     assert (spelling_key(one) == spelling_key(other)) == are_alike
+
+
+@pytest.mark.parametrize(
+    ("cell", "label"),
+    [
+        *(("1.0", "1"), ("007", "7"), ("-9.00", "-9"), ("+3", "3"), ("-0", "0"), (2.0, "2"), ("0.50", "0.50")),
+        *(("1E50", "1E50"), ("12e5", "12e5"), ("1_23", "1_23"), ("9" * 5000, "9" * 5000)),  # codes, as ICD-11 has them
+    ],
+)
+def test_a_label_is_a_whole_number_or_what_it_says(cell: object, label: str) -> None:
+    assert plain(cell) == label
+
+
+@pytest.mark.parametrize("pair", [("1_23", "12_3"), ("12e4", "120e3"), ("1E2", "100")])
+def test_patients_whose_names_python_reads_as_one_number_are_two(tmp_path: Path, pair: tuple[str, str]) -> None:
+    rows = [f"{number},{pair[number % 2]},{'ill' if number % 3 else 'well'}" for number in range(12)]
+    files: dict[str, str | bytes] = {"a.csv": "\n".join(["x,pid,state", *rows])}
+
+    pool = csv(None, 0, folder(tmp_path, files), label="state", patient="pid")
+
+    assert len(set(np.asarray(pool.train["a"].patients).tolist())) == 2
 
 
 def test_sites_of_one_class_each_are_no_languages(tmp_path: Path) -> None:
