@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -131,7 +132,7 @@ def _cure(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) -> str:
 
 def plain(label: object) -> str:
     """A label as text, whole numbers without a decimal point: "1.0" and "1" are one; codes as 1E50 and 1_2 stay."""
-    text = str(label).strip()
+    text = normalize("NFC", str(label)).strip()  # macOS writes an umlaut in a file's name as two characters
     return str(int(text.partition(".")[0])) if WHOLE.fullmatch(text) else text
 
 
@@ -340,5 +341,5 @@ def _text(path: Path) -> str:
     for encoding in encodings:
         with suppress(UnicodeDecodeError):
             text = REMARKS.sub(lambda remarks: "\n" * remarks[0].count("\n"), raw.decode(encoding))
-            return text if text.isascii() else text.translate(FIXED_BLANKS)
+            return text if text.isascii() else normalize("NFC", text.translate(FIXED_BLANKS))
     raise DataError("the file is not a table of text in UTF-8; save it as CSV in UTF-8")

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.data import image_files
-from fedsmall.data.image_files import Picture, Window
+from fedsmall.data.image_files import Picture, Window, images_in, is_hidden, is_image
 from fedsmall.data.preparation import Pixels
 from fedsmall.data.sources.files import at_site, locate
 from fedsmall.data.sources.labels import Classes, as_classes, number_patients, patients_in, share_classes
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+from fedsmall.data.table_files import plain
 from fedsmall.errors import DataError, PlanError
 
 SIZES = {  # the longest side, and how a size is written
@@ -64,7 +65,7 @@ def images(
     folders, tests = sides
     if by_site and tests and tests.keys() != folders.keys():
         raise DataError(f"{len(folders)} sites have images to train on and {len(tests)} have test images")
-    words = {site: [child.name for side in sides if site in side for child in _folders(side[site])] for site in folders}
+    words = {name: [plain(f.name) for side in sides if name in side for f in _folders(side[name])] for name in folders}
     names, means, class_notes = share_classes(words, classes)
     read = [{site: _read_site(site, folder, form, means) for site, folder in side.items()} for side in sides]
     pictures = [image.picture for side in read for held in side.values() for image in held]
@@ -177,20 +178,19 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _counts(folder: Path) -> bool:
-    is_hidden = image_files.is_hidden(Path(folder.name))
-    return not is_hidden and any(child.is_dir() or image_files.is_image(child) for child in folder.iterdir())
+    return not is_hidden(Path(folder.name)) and any(child.is_dir() or is_image(child) for child in folder.iterdir())
 
 
 def _read_site(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> list[Labelled]:
     with at_site(site):
-        files = [path for child in _folders(folder) for path in image_files.images_in(child)]
+        files = [path for child in _folders(folder) for path in images_in(child)]
         if deeper := sum(path.parent.parent != folder for path in files):
             raise DataError(DEEPER.format(deeper, "" if deeper == 1 else "s"))
         if not files:
             raise DataError(NO_IMAGE)
         held: list[Labelled] = []
         for path in files:
-            label, pictures = path.parent.name, form.pictures(path)
+            label, pictures = plain(path.parent.name), form.pictures(path)
             held += [Labelled(picture, means.get(label, label), label, path.name) for picture in pictures]
         return held
 

@@ -44,7 +44,7 @@ WORDS = {"label": "outcome", "patient": "patient_id", "sheet": "2024"}
 LISTS = {"features": '["age", "dose"]', "drop": '["remark"]', "categorical": '["sex"]', "unscaled": '["years"]'}
 OF_SURVIVAL = ("time", "event", "cuts", "intervals")
 YES, NO = "1 true yes ja oui si sì dead died deceased event", "0 false no nein non alive living censored"
-EVENTS = dict.fromkeys(YES.split(), 1.0) | dict.fromkeys(NO.split(), 0.0)
+EVENTS = dict.fromkeys(YES.split(), 1.0) | dict.fromkeys(NO.split(), 0.0)  # by what stands before a colon: "1:DECEASED"
 MOST_INTERVALS = 100
 BY_FILE = ("file", "folder", "site")  # natural sites where no column of a table has such a name
 MANY = 11  # classes that are all numbers, from which on a label looks like a number to be predicted
@@ -398,8 +398,8 @@ def _read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] =
 
 
 def _yes_or_no(frame: "DataFrame", column: str, one: str, zero: str) -> np.ndarray:
-    cells = [table_files.plain(cell).lower().partition(":")[0] for cell in frame[column]]  # as in "1:DECEASED"
-    answers = np.array([EVENTS.get(cell, np.nan) for cell in cells], dtype=np.float64)
+    words = map(str.lower, map(table_files.plain, frame[column]))
+    answers = np.array([EVENTS.get(word.partition(":")[0], np.nan) for word in words])
     if (odd := np.isnan(answers)).any():
         raise DataError(f"column {column!r} is neither 1 ({one}) nor 0 ({zero}) in {odd.sum()} of {len(frame)} rows")
     return answers

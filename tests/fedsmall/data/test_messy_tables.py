@@ -184,11 +184,24 @@ def test_signs_are_no_spelling(one: str, other: str, are_alike: bool) -> None:
     ("cell", "label"),
     [
         *(("1.0", "1"), ("007", "7"), ("-9.00", "-9"), ("+3", "3"), ("-0", "0"), (2.0, "2"), ("0.50", "0.50")),
+        ("Gro\u0308\u00dfe", "Gr\u00f6\u00dfe"),  # as macOS names a folder
         *(("1E50", "1E50"), ("12e5", "12e5"), ("1_23", "1_23"), ("9" * 5000, "9" * 5000)),  # codes, as ICD-11 has them
     ],
 )
 def test_a_label_is_a_whole_number_or_what_it_says(cell: object, label: str) -> None:
     assert plain(cell) == label
+
+
+def test_names_in_two_ways_of_writing_an_umlaut_are_one(tmp_path: Path) -> None:
+    table = "gr\u00f6\u00dfe,state\n1,kr\u00e4nker\n2,well\n"
+    files: dict[str, str | bytes] = {
+        "a.csv": table,
+        "b.csv": table.replace("\u00f6", "o\u0308").replace("\u00e4", "a\u0308"),
+    }
+
+    pool = csv(None, 0, folder(tmp_path, files), label="state")
+
+    assert (pool.class_names, pool.feature_names) == (("kr\u00e4nker", "well"), ("gr\u00f6\u00dfe",))
 
 
 @pytest.mark.parametrize("pair", [("1_23", "12_3"), ("12e4", "120e3"), ("1E2", "100")])

@@ -171,6 +171,15 @@ def test_leftovers_and_empty_folders_are_no_classes(tmp_path: Path) -> None:
     assert len(pool.train[""]) == 8
 
 
+def test_a_class_that_macos_spells_in_its_way_is_that_of_the_scenario(tmp_path: Path) -> None:
+    folder(tmp_path, "png")
+    (tmp_path / "ill").rename(tmp_path / "kra\u0308nker")
+
+    pool = images(None, 0, str(tmp_path), classes={"well": [], "ill": ["kr\u00e4nker"]})
+
+    assert (pool.class_names, len(pool.train[""])) == (("well", "ill"), 8)
+
+
 def _eight_and_sixteen(path: Path) -> None:
     folder(path, "png")
     write(path / "ill" / "9.png", np.zeros(SIZE, np.uint8))
