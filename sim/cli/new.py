@@ -113,12 +113,11 @@ def _outcome_of(
     rows: Any, look: Look, predicted: Sequence[str], positive: str | None
 ) -> tuple[dict[str, Any], list[str], bool]:
     """The task's keys of what is predicted, sentences on it, and whether one of two classes is rare."""
-    column = predicted[0]
+    column, cells = predicted[0], rows[predicted[0]]
     if len(predicted) == 2:
         return {"time": column, "event": predicted[1]}, [f"{column} is a time until {predicted[1]}"], False
-    if is_amount(rows[column], look.missing):
+    if is_amount(cells, look.missing):
         return {"target": column}, [f"{column} is a number, and predicted as one"], False
-    cells = rows[column]
     words = map(plain, cells[~is_missing(cells, look.missing)])
     classes, notes, is_rare = classes_of(f"column {column!r}", words, positive)
     return {"label": column, "classes": classes}, notes, is_rare
