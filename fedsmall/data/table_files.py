@@ -42,7 +42,7 @@ UNNAMED = "Unnamed: "
 REMARKS = re.compile(r"\A(#.*\n){2,}(?=[^#])")  # above a header, as cBioPortal writes them; one line is a header
 MARKUP = re.compile(rb"(\xef\xbb\xbf)?\s*(<[!?]|<\w+[\s>]|\{\s*[\"}]|\[\s*[\[{\"])")  # a header may begin so: [age]
 UTF_32 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-TYPESET = str.maketrans({"\xa0": " ", "\u202f": " ", "\u2212": "-"})  # as browsers and word processors write them
+FIXED_BLANKS = str.maketrans({"\xa0": " ", "\u202f": " "})  # as browsers and word processors write them
 LOCK = "~$"
 NO_NUMBERS = ("nan", "inf", "infinity")  # in a header these are words
 LISTED = 12  # columns in a line to be copied
@@ -341,5 +341,5 @@ def _text(path: Path) -> str:
     for encoding in encodings:
         with suppress(UnicodeDecodeError):
             text = REMARKS.sub(lambda remarks: "\n" * remarks[0].count("\n"), raw.decode(encoding))
-            return text if text.isascii() else normalize("NFC", text.translate(TYPESET))
+            return text if text.isascii() else normalize("NFC", text.translate(FIXED_BLANKS))
     raise DataError("the file is not a table of text in UTF-8; save it as CSV in UTF-8")

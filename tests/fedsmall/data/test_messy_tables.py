@@ -192,12 +192,6 @@ def test_a_label_is_a_whole_number_or_what_it_says(cell: object, label: str) -> 
     assert plain(cell) == label
 
 
-def test_a_minus_as_word_processors_write_it_is_one(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {"a.csv": "x,state\n\N{MINUS SIGN}5.3,ill\n2,well\n"}
-
-    assert csv(None, 0, folder(tmp_path, files), label="state").train["a"].x.tolist() == [[-5.3], [2.0]]
-
-
 def test_names_in_two_ways_of_writing_an_umlaut_are_one(tmp_path: Path) -> None:
     table = "gr\u00f6\u00dfe,state\n1,kr\u00e4nker\n2,well\n"
     files: dict[str, str | bytes] = {
