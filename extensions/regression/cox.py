@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.extensions.regression.families import Rows, Sums
+from fedsmall.extensions.regression.families import Rows, Sums, lower_half_of
 from fedsmall.extensions.regression.newton import Exchange, Setup, from_wholes, in_wholes
 
 NEVER = 1e-12  # the hazard of an interval without an event
@@ -48,7 +48,7 @@ def risk_sums(beta: np.ndarray, patients: Times, grid: np.ndarray) -> RiskSums:
     happened = (patients.event > 0) & (patients.time <= grid.max(initial=-np.inf))
     lost_after = np.searchsorted(grid, patients.time, side="right") - 1  # -1 is in none
     place = np.where(happened, np.searchsorted(grid, patients.time), lost_after)
-    lower = np.tril_indices(x.shape[1])
+    lower = lower_half_of(x.shape[1])
     terms = np.concatenate([np.ones((len(x), 1)), x, (x[:, :, None] * x[:, None, :])[:, lower[0], lower[1]]], axis=1)
     terms = terms * (patients.weight * np.exp(eta))[:, None]
     of_events = np.concatenate([np.ones((len(x), 1)), eta[:, None], x], axis=1) * patients.weight[:, None]
@@ -71,7 +71,7 @@ def partial_likelihood(sums: RiskSums, ties: str = "efron") -> Sums:
     """
     p = sums.events.shape[1] - 3
     loss, gradient, hessian = 0.0, np.zeros(p), np.zeros((p, p))
-    lower = np.tril_indices(p)
+    lower = lower_half_of(p)
     for at_risk, tied, (weight, count, eta, *x) in zip(*sums, strict=True):
         loss, gradient = loss - eta, gradient - np.array(x)
         for k in range(round(count)):

@@ -15,7 +15,7 @@ from scipy.special import expit, gammaln, log_expit, logsumexp, softmax
 
 LARGE = 2.0**28  # the loss of a step that no finite number has: it is taken back
 CONVERGED, MOST_STEPS = 1e-10, 100  # of what is fitted at home
-lower_half = cache(np.tril_indices)  # which takes longer than the sums of a small site
+lower_half_of = cache(np.tril_indices)  # which takes longer than the sums of a small site
 
 Given = np.ndarray | None  # an array, where there is one
 Derivatives = tuple[np.ndarray, np.ndarray, np.ndarray]  # by eta: (n,), (n, K), (n, K, K)
@@ -186,7 +186,7 @@ def _crossed(family: str, x: np.ndarray, curve: np.ndarray) -> np.ndarray:
         cross = rest.T @ slopes
         return np.block([[(slopes * rest.sum(axis=1)[:, None]).T @ slopes, cross.T], [cross, curve.sum(axis=0)]])
     made = np.empty((predictors, columns, predictors, columns))
-    for k, m in zip(*lower_half(predictors), strict=True):
+    for k, m in zip(*lower_half_of(predictors), strict=True):
         made[k, :, m] = made[m, :, k] = (x * curve[:, [k], m]).T @ x
     return made.reshape(predictors * columns, predictors * columns)
 

@@ -149,7 +149,7 @@ def summand(
             held[place, left_out - 1] = unseen.loss, unseen.weight
         hessians.append(sums.hessian)
         meats += [_meat(setup, theta[m], rows, sums, whose)] if setup.robust and not left_out else []
-    halves = [square[families.lower_half(len(square))] for square in (*hessians, *meats)]
+    halves = [square[families.lower_half_of(len(square))] for square in (*hessians, *meats)]
     return in_wholes(np.concatenate([models.ravel(), held.ravel(), *halves]), setup.precise)
 
 
@@ -198,7 +198,7 @@ def read_sum(setup: Setup, total: np.ndarray) -> Exchange:
 
 def _from_halves(values: np.ndarray, count: int, size: int) -> np.ndarray:
     """So many symmetric squares by their lower halves, (count, size, size); zeros where there are none."""
-    squares, lower = np.zeros((count, size, size)), families.lower_half(size)
+    squares, lower = np.zeros((count, size, size)), families.lower_half_of(size)
     if len(values):
         squares[:, lower[0], lower[1]] = squares[:, lower[1], lower[0]] = values.reshape(count, -1)
     return squares

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsmall.data.sources.labels import by_size, spelling_key, spelt_alike
 from fedsmall.data.sources.pool import NOWHERE
-from fedsmall.data.sources.tables import IDENTIFIER, MANY, MANY_VALUES, read_files
+from fedsmall.data.sources.tables import IDENTIFIER, MANY, MANY_VALUES, read_files, split_by_site
 from fedsmall.data.table_files import COMMA, DATE, HUGE, is_missing, is_number, plain
 from fedsmall.errors import PlanError
 
@@ -157,10 +157,7 @@ def look_at(
     drop = {c: kind for c, (kind, _) in found.items() if kind not in ("number", "category")}
     drop |= {column: APART for rows in tables.values() for column in rows if column not in table}
     clash = {code for code in missing if is_number(code) and any(_is_value(table[c], code) for c in numeric)}
-    frames = tables
-    if site is not None:
-        names = table[site].map(plain)
-        frames = {name: table[names == name] for name in sorted(set(names))}
+    frames = tables if site is None else split_by_site(table, site)
     known = {"missing": tuple(sorted(missing - clash)), "categorical": tuple(categorical), "numeric": tuple(numeric)}
     return Look(frames, decimal, drop=drop, patient=patient or None, site_column=site, **known)
 
@@ -217,8 +214,8 @@ def _kind_of(cells: "Series", name: str) -> tuple[str, set[str]]:
 def _codes(counts: Counter[str]) -> set[str]:
     """Numbers that stand for no value: known codes far outside of all others, that recur or are -99 and its like."""
     found = [code for code in CODES if counts[code] > (not code.startswith("-99"))]
-    others = {float(word) for word in counts if is_number(word) and abs(float(word)) < HUGE and word not in found}
-    if not found or len(others) < 2:
+    others = {float(w) for w in counts if found and is_number(w) and abs(float(w)) < HUGE and w not in found}
+    if len(others) < 2:
         return set()
     return {code for code in found if _is_far(float(code), min(others), max(others))}
 

@@ -81,7 +81,7 @@ def new(
     look = look_at(tables, decimal, predicted, site, patient)
     is_empty = np.any([is_missing(rows[column], look.missing) for column in predicted], axis=0)
     outcome, notes, is_rare = _outcome_of(rows, look, predicted, positive)
-    outcome |= ({"drop_unlabelled": True} if is_empty.any() else {}) | ({"sheet": sheet} if sheet else {})
+    outcome |= {key: of for key, of in {"drop_unlabelled": bool(is_empty.any()), "sheet": sheet}.items() if of}
     text = _scenario_of(path, out.stem, look, outcome, notes, int((~is_empty).sum()), is_rare)
     return _write(out, text, [*notes, *_notes_of(look)])
 

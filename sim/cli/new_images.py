@@ -24,7 +24,8 @@ from fedsmall.sim.runs.scenario import to_toml
 LOOKED_AT = 200  # files, in equal distances, of which size, colour and depth are read
 DEALT, LEAST_ROWS = 10, 20  # hospitals that samples are dealt to, and the least that each should have
 LEAST_PATIENTS = 8  # of a hospital, of whom names of files can tell
-LEAST, LARGEST = 8, 32  # an image's side: of which two poolings leave something, and to which larger ones are brought
+LEAST = 8  # side of the smallest image that the network's two poolings leave something of
+LARGEST = 32  # side of an image that the network gets as it is; larger ones are brought to that
 UNREAD = (".webp", ".gif", ".jp2", ".heic", ".nrrd", ".mha")  # images that are passed over
 GREY = ("1", "L", *DEEP)  # modes of Pillow
 OF_PATIENTS = '# patient = "([^_]+)_"      # which part of a file\'s name is the patient, if some have several images\n'

@@ -85,8 +85,9 @@ def export(
 
     stored = packages(model, method, seed, site)
     if len(stored) > 1:
+        seeds = ", ".join(dict.fromkeys(str(model_of_seed.package.seed) for model_of_seed in stored))
         several = f"a file holds one model, and this run has several of {stored[0].package.label}"
-        raise ValueError(f"{several}: give --seed, or one of the folders in {complete_folder(model) / 'packages'}")
+        raise ValueError(f"{several}: --seed takes one of {seeds}; of folds give a folder in {model / 'packages'}")
     form = form or exporting.form_of(out)
     ending = exporting.ENDINGS.get(form, "")
     path = out or Path(model.resolve().name.removesuffix(".zip") + ending)

@@ -17,7 +17,8 @@ from fedsmall.sim.report.style import LOOKS, SPARE, Style
 from fedsmall.sim.runs.files import as_csv
 
 GRID = np.linspace(0, 1, 101)
-MOST_OTHERS, MOST_CURVES, MANY_POINTS = 5, 12, 2000
+MOST_OTHERS, MOST_CURVES = 5, 12
+MANY_POINTS, CELLS = 2000, 500  # of a curve, from which on it is drawn by a point for each cell of a square
 FIFTHS, TENTHS = 5, 10  # groups of samples
 Z95 = 1.96  # of a normal distribution: between -1.96 and 1.96 standard deviations lie 95%
 LOOK = LOOKS["FedDC"]
@@ -85,7 +86,7 @@ def corners(curve: Curve) -> Curve:
     turns = np.ones(len(curve.x), bool)
     turns[1:-1] = ~np.isclose(across[1:] * up[:-1], across[:-1] * up[1:], atol=1e-15)
     if turns.sum() > MANY_POINTS:
-        turns[1:-1] &= np.diff(np.round(np.stack(curve[:2]) * MANY_POINTS / 4)[:, :-1]).any(axis=0)
+        turns[1:-1] &= np.diff(np.round(np.stack(curve[:2]) * CELLS)[:, :-1]).any(axis=0)
     return Curve(*(numbers[turns] for numbers in curve))
 
 
@@ -212,7 +213,7 @@ def _bars(names: Sequence[str], means: Mapping[str, np.ndarray]) -> Figure:
 def of_labels(names: Sequence[str], p: np.ndarray, y: np.ndarray) -> list[Drawing]:
     """The ROC curve of each label, and how often each is there over the probability that the model gives it."""
     shown = {name: (p[:, k], y[:, k] > 0) for k, name in enumerate(names[: len(MANY)])}
-    rocs = {name: roc(*pair) for name, pair in shown.items() if 0 < pair[1].mean() < 1}
+    rocs = {name: corners(roc(*pair)) for name, pair in shown.items() if 0 < pair[1].mean() < 1}
     lines = [Line(*curve[:2], _plain(look, name, 1.6)) for (name, curve), look in zip(rocs.items(), MANY, strict=False)]
     points = [[name, *_cells(point)] for name, curve in rocs.items() for point in zip(*curve[:2], strict=True)]
     data = as_csv([["label", "1_minus_specificity", "sensitivity"], *points])

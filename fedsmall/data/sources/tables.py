@@ -102,7 +102,7 @@ def csv(
     columns = {column for table in tables.values() for column in table}
     site_column = site_column if site_column in columns or not (own or site_column in BY_FILE) else None
     split = site_column is not None and NOWHERE in tables and not own
-    frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
+    frames = split_by_site(tables[NOWHERE], str(site_column)) if split else tables
     learns, markers, rows = outcome or str(label), _markers(missing), sum(map(len, frames.values()))
     frames = _labelled(frames, learns, markers, drop_unlabelled, own)
     patients = patients_of(frames, patient, one_table=split)
@@ -195,7 +195,8 @@ def _markers(missing: Sequence[object]) -> tuple[str, ...]:
     return tuple(table_files.plain(marker) for marker in missing)
 
 
-def _split_by_site(frame: "DataFrame", column: str) -> Frames:
+def split_by_site(frame: "DataFrame", column: str) -> Frames:
+    """The rows of a table by the site that a column names; DataError where it names none, or one in two spellings."""
     need(frame, [column], "the partition's")
     sites = frame[column].map(table_files.plain)
     if (missing := table_files.is_missing(frame[column])).any():

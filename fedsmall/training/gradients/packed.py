@@ -87,6 +87,10 @@ def _apart(run: ForwardPass, name: str, layer: nn.Module, x: Tensor) -> Tensor:
     return result
 
 
+def _write_over(run: ForwardPass, name: str, layer: nn.Module, x: Tensor) -> Tensor:
+    return torch.relu_(x)
+
+
 LAYERS: dict[type[nn.Module], Layer] = {
     nn.Conv2d: _convolution,
     nn.Linear: _linear,
@@ -192,7 +196,7 @@ def _layer_of(model: nn.Module, node: fx.Node) -> tuple[nn.Module, Layer]:
     odd = odd or (isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1))
     if kind is None or odd:
         raise ValueError(f"layer {node.target} ({type(layer).__name__}, with these settings) cannot be packed")
-    return layer, (lambda run, name, relu, x: torch.relu_(x)) if _may_write_over(model, node) else LAYERS[kind]
+    return layer, _write_over if _may_write_over(model, node) else LAYERS[kind]
 
 
 def _check_function(node: fx.Node) -> None:

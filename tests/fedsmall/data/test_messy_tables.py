@@ -168,12 +168,8 @@ def test_spellings_of_a_class_are_one_class(tmp_path: Path) -> None:
         *(("HER2+", "HER2-", False), ("ER-/PR+", "ER+/PR+", False), ("0 -", "0 +", False), ("<5", ">=5", False)),
         *(("T1.5", "T15", False), ("1-2 drinks", "12 drinks", False), ("1,5 mg", "15 mg", False), ("-1", "1", False)),
         *(("Ill", "ill ", True), ("non-small cell", "Non small_cell", True), ("Covid-19", "COVID 19", True)),
-        *(
-            ("n/a", "NA", True),
-            ("5 - 10", "5-10", True),
-            ("pre - op", "pre-op.", True),
-            *(("ER\N{MINUS SIGN}", "er-", True), ("1_2", "12", False), ("a_b", "AB", True)),
-        ),
+        *(("n/a", "NA", True), ("5 - 10", "5-10", True), ("pre - op", "pre-op.", True)),
+        *(("ER\N{MINUS SIGN}", "er-", True), ("1_2", "12", False), ("a_b", "AB", True)),
     ],
 )
 def test_signs_are_no_spelling(one: str, other: str, are_alike: bool) -> None:

@@ -441,5 +441,6 @@ def test_an_exported_file_says_of_raw_rows_what_the_run_said_of_its_test_samples
     answers = runtime.InferenceSession(str(tmp_path / "m.onnx")).run(None, {"x": x.astype(np.float32)})[0]
     assert np.abs(answers - clinic.predictions_of(one)["probabilities"]).max() < 1e-6
     several, again = (fedsmall("export", clinic.folder, *more) for more in ((), ("--seed", "1", "--out", "m.onnx")))
-    assert "this run has several of FedDC: give --seed, or one of the folders in" in several[2]
+    assert "this run has several of FedDC: --seed takes one of 0, 1" in several[2]
+    assert f"of folds give a folder in {clinic.folder / 'packages'}" in several[2]
     assert "m.onnx is there already" in again[2]
