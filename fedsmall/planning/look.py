@@ -23,7 +23,11 @@ OUTCOME = re.compile(
 )
 HOSPITAL = re.compile(r"[oôs]pital|^site|cent(er|re)|[ck]lini[ckq]|institut|^ward|krankenhaus|ospedale|access_gr", re.I)
 PATIENT = re.compile(r"pa[ctz]ient|subject|person|mrn|^(pat|pt?|case|record|u?subj)[\W_]*(id|nr|no)(num)?$|^id$", re.I)
-NO_VALUE = re.compile(r"\[?(unk(nown)?|missing|not (known|done|available))\]?|n\.?d\.?|unbekannt|fehlt|\.", re.I)
+NO_VALUE = re.compile(
+    r"\[?(unk(nown)?|missing|not (known|done|available|applicable|evaluated|assessed|reported))\]?|n\.?d\.?|\.|"
+    r"unbekannt|fehlt|keine angabe|inconnue?|desconocido|sconosciuto|onbekend",
+    re.I,
+)
 YES = re.compile(r"1|y(es)?|true|pos(iti[vf]e?)?|ja?|oui|s[ií]|malign(ant|e|o)?|dead|died|present|case|abnormal|.*\+")
 CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
@@ -43,6 +47,7 @@ class Look:
     frames: "dict[str, DataFrame]"
     decimal: str
     missing: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()  # stand for no value in one column, and for one in another
     drop: dict[str, str] = field(default_factory=dict)
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
@@ -152,13 +157,20 @@ def look_at(
         patient = next((c for c in table if c not in (*predicted, site) and _is_patient(table[c], c)), None)
     sought = [c for c in table if c not in (*predicted, site, patient)]
     found = {c: (NAME, set[str]()) if _is_name(tables, c) else _kind_of(table[c], c) for c in sought}
-    missing = set[str]().union(*(codes for _, codes in found.values()))
+    of_outcome = [_no_values(_count(table[c])) for c in predicted]
+    missing = set[str]().union(*(codes for _, codes in found.values()), *of_outcome)
     numeric, categorical = ([c for c, (kind, _) in found.items() if kind == of] for of in ("number", "category"))
     drop = {c: kind for c, (kind, _) in found.items() if kind not in ("number", "category")}
     drop |= {column: APART for rows in tables.values() for column in rows if column not in table}
-    clash = {code for code in missing if is_number(code) and any(_is_value(table[c], code) for c in numeric)}
+    clash = set[str]().union(*(filter(is_number, _values_of(table[c], missing)) for c in numeric))
+    clash = clash.union(*(_values_of(table[c], missing) for c in (*categorical, *predicted)))
     frames = tables if site is None else split_by_site(table, site)
-    known = {"missing": tuple(sorted(missing - clash)), "categorical": tuple(categorical), "numeric": tuple(numeric)}
+    known = {
+        "missing": tuple(sorted(missing - clash)),
+        "kept": tuple(sorted(clash)),
+        "categorical": tuple(categorical),
+        "numeric": tuple(numeric),
+    }
     return Look(frames, decimal, drop=drop, patient=patient or None, site_column=site, **known)
 
 
@@ -191,7 +203,7 @@ def _kind_of(cells: "Series", name: str) -> tuple[str, set[str]]:
     counts = _count(cells)
     numbers = {word: float(word) for word in counts if is_number(word) and abs(float(word)) < HUGE}
     words = counts.keys() - numbers.keys()
-    spoken = {word for word in words if NO_VALUE.fullmatch(word)}
+    spoken = set(filter(NO_VALUE.fullmatch, words))
     if len(counts.keys() - spoken) < 2:
         return ("empty" if not counts.keys() - spoken else "one value only"), set()
     if _share(filter(DATE.fullmatch, counts), counts) >= MOSTLY:
@@ -208,7 +220,7 @@ def _kind_of(cells: "Series", name: str) -> tuple[str, set[str]]:
         if max(units.values(), default=0) >= MOSTLY * counts.total():
             return "numbers with a unit or thousands marks: write plain numbers", set()
         return ("an identifier" if len(counts) > counts.total() / 2 else f"{len(counts)} different words"), set()
-    return "category", spoken
+    return "category", _no_values(counts)
 
 
 def _codes(counts: Counter[str]) -> set[str]:
@@ -226,7 +238,15 @@ def _is_far(code: float, low: float, high: float) -> bool:
     return code > high + FAR * (high - low) or (code > 10 * high > 0)
 
 
-def _is_value(cells: "Series", code: str) -> bool:
-    """Whether a code for no value in one column is a plain value in this one."""
+def _no_values(counts: Counter[str]) -> set[str]:
+    """What stands for no value in a column of few values, where two are left: words, codes, a lone code among words."""
+    numbers = set(filter(is_number, counts))
+    found = numbers.intersection(CODES) if len(numbers) == 1 else _codes(counts)
+    found = found.union(filter(NO_VALUE.fullmatch, counts))
+    return found if len(counts.keys() - found) > 1 else set()
+
+
+def _values_of(cells: "Series", codes: set[str]) -> set[str]:
+    """Which codes for no value in some column are values in this one."""
     counts = _count(cells)
-    return code in counts and code not in _codes(counts)
+    return counts.keys() & codes - _no_values(counts)

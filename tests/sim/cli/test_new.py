@@ -402,6 +402,43 @@ def test_a_column_of_numbers_with_marks_is_no_identifier_and_says_why_it_is_left
     )
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "ages", "classes", "missing"),
+    [
+        ("well|ill|Unknown|[Not Available]", "50|61|42|33|35", ["well", "ill"], {"Unknown", "[Not Available]"}),
+        ("well|ill|999", "50|61|42|33|35", ["well", "ill"], {"999"}),
+        ("0|1|-9", "50|61|42|33|-9", ["0", "1"], {"-9"}),
+        ("-1|1", "50|61|42|33|-1", ["-1", "1"], set()),  # a class, whatever it stands for in another column
+        ("low|high", "50|61|42|33|35", ["low", "high"], set()),
+        ("done|not done", "50|61|42|33|35", ["done", "not done"], set()),
+    ],
+)
+def test_what_stands_for_no_outcome_is_no_class_and_a_class_does_not_stand_for_no_value(
+    fedsmall, tmp_path, outcomes, ages, classes, missing
+):
+    words, years = outcomes.split("|"), ages.split("|")
+    rows = [(years[n % 5], n % 13, words[n % 17 % len(words)]) for n in range(90)]
+    write(tmp_path / "patients.csv", "age,marker,outcome", rows)
+
+    code, said, complained = fedsmall("new", "patients.csv", "--label", "outcome")
+
+    assert (code, complained) == (0, "")
+    task = scenario_of(tmp_path / "mine.toml")["task"]
+    assert (set(task["classes"]), set(task.get("missing", ()))) == (set(classes), missing)
+    assert ("are read as values: -1" in said) == ("-1" in words)
+    assert task.get("drop_unlabelled", False) is bool(missing)
+
+
+def test_a_word_among_numbers_is_not_left_out_of_a_category(fedsmall, tmp_path):
+    rows = [(n % 19 if n % 9 else "high", ("low", "mid", "high")[n % 3], n % 2) for n in range(90)]
+    write(tmp_path / "patients.csv", "crp,risk,outcome", rows)
+
+    code, _, complained = fedsmall("new", "patients.csv", "--label", "outcome")
+
+    assert code == 2
+    assert "text where numbers are expected, in column 'crp' (10 of 90 rows)" in complained
+
+
 def test_remarks_above_a_header_and_codes_with_words_are_read_as_cbioportal_writes_them(fedsmall, tmp_path):
     rng = np.random.default_rng(0)
     lines = ["#Patient\tAge\tMonths\tStatus\tType", "#of whom\tyears\tmonths\tstatus\ttype", "#1\t1\t1\t1\t1"]
