@@ -13,7 +13,14 @@ from typing import Any, NoReturn
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClipping, FedAvg, Result, Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    FedAvg,
+    FedXgbBagging,
+    FedXgbCyclic,
+    Result,
+    Strategy,
+)
 
 from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep
@@ -44,6 +51,8 @@ class FlowerCombiner(Combiner):
                 "DifferentialPrivacyClientSideAdaptiveClipping counts the norm_bit of every reply, and a daisy chain "
                 "hands it models; use DifferentialPrivacyServerSideAdaptiveClipping or ...ClientSideFixedClipping"
             )
+        if isinstance(strategy, FedXgbBagging | FedXgbCyclic):  # which would take the first site's model alone
+            raise PlanError(f"{type(strategy).__name__} is of trees, and sites' models are no trees; run it by itself")
         self.strategy = strategy
         self.aggregations = 0
 

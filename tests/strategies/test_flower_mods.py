@@ -18,6 +18,8 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
+    FedXgbBagging,
+    FedXgbCyclic,
 )
 
 from fedsmall.clients.client_app import app as our_app
@@ -198,6 +200,9 @@ def test_what_cannot_be_is_said_in_one_line():
 
     with pytest.raises(PlanError, match=r"^DifferentialPrivacyClientSideAdaptiveClipping counts the norm_bit.*Fixed"):
         DaisyChain(adaptive, Schedule(1, 3))
+    for of_trees in (FedXgbBagging, FedXgbCyclic):
+        with pytest.raises(PlanError, match=rf"^{of_trees.__name__} is of trees, .* run it by itself$"):
+            DaisyChain(of_trees(), Schedule(1, 3))
     with pytest.raises(PlanError, match=r"^a daisy chain goes around other strategies, not within one"):
         start(around)
 
