@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import (
     FedAvg,
     FedXgbBagging,
     FedXgbCyclic,
+    QFedAvg,
     Result,
     Strategy,
 )
@@ -39,6 +40,16 @@ from fedsmall.travel.schedule import AbstractSchedule, Action, CommRound, Schedu
 from fedsmall.wire import EXAMPLES, METRICS, MODEL, PLAN, ROUND, Arrays
 
 LOG = logging.getLogger("flwr")
+OF_TREES = "joins trees", "it by itself, or fedsmall's methods of that kind (`fedsmall list methods`)"
+UNFIT: dict[type[Strategy], tuple[str, str]] = {  # what a strategy does with more of a reply than its model, and a cure
+    DifferentialPrivacyClientSideAdaptiveClipping: (
+        "counts the norm_bit of every reply",
+        "DifferentialPrivacyServerSideAdaptiveClipping or ...ClientSideFixedClipping",
+    ),
+    QFedAvg: ("weighs sites by the loss in every reply", "another strategy"),
+    FedXgbBagging: OF_TREES,
+    FedXgbCyclic: OF_TREES,
+}
 FEW: dict[str, Any] = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
 
@@ -46,13 +57,9 @@ class FlowerCombiner(Combiner):
     """A Flower strategy's aggregation as a combiner; its server rounds are the aggregations, from 1 on."""
 
     def __init__(self, strategy: Strategy) -> None:
-        if isinstance(strategy, DifferentialPrivacyClientSideAdaptiveClipping):
-            raise PlanError(
-                "DifferentialPrivacyClientSideAdaptiveClipping counts the norm_bit of every reply, and a daisy chain "
-                "hands it models; use DifferentialPrivacyServerSideAdaptiveClipping or ...ClientSideFixedClipping"
-            )
-        if isinstance(strategy, FedXgbBagging | FedXgbCyclic):  # which would take the first site's model alone
-            raise PlanError(f"{type(strategy).__name__} is of trees, and sites' models are no trees; run it by itself")
+        for kind, (does, instead) in UNFIT.items():
+            if isinstance(strategy, kind) or isinstance(_innermost(strategy), kind):
+                raise PlanError(f"{kind.__name__} {does}, and a daisy chain hands it models; use {instead}")
         self.strategy = strategy
         self.aggregations = 0
 

@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import (
     FedAvg,
     FedXgbBagging,
     FedXgbCyclic,
+    QFedAvg,
 )
 
 from fedsmall.clients.client_app import app as our_app
@@ -201,8 +202,11 @@ def test_what_cannot_be_is_said_in_one_line():
     with pytest.raises(PlanError, match=r"^DifferentialPrivacyClientSideAdaptiveClipping counts the norm_bit.*Fixed"):
         DaisyChain(adaptive, Schedule(1, 3))
     for of_trees in (FedXgbBagging, FedXgbCyclic):
-        with pytest.raises(PlanError, match=rf"^{of_trees.__name__} is of trees, .* run it by itself$"):
+        with pytest.raises(PlanError, match=rf"^{of_trees.__name__} joins trees, .* use it by itself"):
             DaisyChain(of_trees(), Schedule(1, 3))
+    fair = DifferentialPrivacyServerSideFixedClipping(QFedAvg(0.1), 0.1, NORM, num_sampled_clients=SITES)
+    with pytest.raises(PlanError, match=r"^QFedAvg weighs sites by the loss in every reply, .* use another strategy"):
+        DaisyChain(fair, Schedule(1, 3))
     with pytest.raises(PlanError, match=r"^a daisy chain goes around other strategies, not within one"):
         start(around)
 
