@@ -250,8 +250,6 @@ def check_header(frame: "DataFrame") -> None:
     unnamed = sum(name.startswith(UNNAMED) for name in names)
     if unnamed * 2 > len(names):
         raise DataError(f"the first line is no header: {unnamed} of its {len(names)} cells are empty")
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise DataError(f"{len(twice)} duplicate column names, {twice[0]!r} first; give every column its own")
     numbers = [name for name in names if is_number(name.replace(",", ".")) and name.lower() not in NO_NUMBERS]
     counted = {str(place) for place in range(len(names) + 1)}  # as a program names columns that have no names
     if len(numbers) * 2 >= len(names) and not set(numbers) <= counted:
@@ -259,6 +257,8 @@ def check_header(frame: "DataFrame") -> None:
             f"the first line looks like a patient and not like a header: {len(numbers)} of its {len(names)} names are "
             "numbers. Put a line with the columns' names before it"
         )
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"{len(twice)} duplicate column names, {twice[0]!r} first; give every column its own")
 
 
 def common_columns(frames: Mapping[str, "DataFrame"], left_out: set[str]) -> list[str]:
