@@ -22,6 +22,9 @@ NO_OFFICIAL = "these data have no test set of their own; say how much to hold ou
 Extra = dict[str, Part]  # further test sets by name
 
 
+SPARE = "Some samples are in no part: how many a site trains on must not tell how large groups are that stay whole"
+
+
 @dataclass(frozen=True)
 class RawSite:
     """The samples of one site as they were read, split into those to train on and those held out.
@@ -171,35 +174,59 @@ def _taking_part(plan: Plan, names: list[str]) -> list[str]:
 
 def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: bool = True) -> RawSite:
     """The site ``name``, whose samples are under ``key``: split by its own streams, so that it can do so alone."""
-    part, held = pool.train[key], pool.test.get(key)
+    part, held, rows = pool.train[key], pool.test.get(key), len(pool.train[key])
     if held is None and plan.test == "official":
         raise PlanError(f'test = "official" and {NO_OFFICIAL}')
     if type(plan.test) is int and hold:
         raise PlanError(f"test = {plan.test} counts samples of all; sites of their own hold out a share: test = 0.2")
     if hold and (held is None or isinstance(plan.test, float)):
-        out = _held_out_rows(part, plan, name)
-        part, held = part[np.setdiff1d(np.arange(len(part)), out)], part[out]
+        part, held = _apart(part, *_held_out_rows(part, plan, name), plan.seed, name)
+        rows -= len(held)
     if (n := plan.samples_per_site) is not None:
         if n > len(part):
             raise PlanError(f"samples_per_site = {n} and site {name!r} has {len(part)} to train on")
         part = part[np.sort(rng_for(plan.seed, "subset", name).permutation(len(part))[:n])]
     raw = RawSite(name, task_at(task, part.y), part, held, preparation_of(pool, plan.dtype), COUNT_FLOOR, pool.notes)
-    return _keep_back(plan, replace(raw, unlabelled=pool.unlabelled))
+    raw = _keep_back(plan, replace(raw, unlabelled=pool.unlabelled), is_own=True)
+    is_spare = plan.samples_per_site is None and len(raw.train) + len(raw.kept_back or ()) < rows
+    return replace(raw, notes=(*raw.notes, SPARE)) if is_spare else raw
 
 
-def _keep_back(plan: Plan, raw: RawSite) -> RawSite:
+def _keep_back(plan: Plan, raw: RawSite, is_own: bool = False) -> RawSite:
     if not plan.kept_back:
         return raw
-    rng = rng_for(plan.seed, "kept back", raw.name)
+    rng, size = rng_for(plan.seed, "kept back", raw.name), len(raw.train)
     out = splits.keep_back(raw.train.y, plan.kept_back, rng, splits.kin_of(raw.train))
-    return replace(raw, train=raw.train[np.setdiff1d(np.arange(len(raw.train)), out)], kept_back=raw.train[out])
+    count = min(int(plan.kept_back * size + 0.5), size // 2) if is_own else len(out)
+    train, kept_back = _apart(raw.train, out, count, plan.seed, raw.name)
+    return replace(raw, train=train, kept_back=kept_back)
 
 
-def _held_out_rows(part: Part, plan: Plan, name: str) -> np.ndarray:
+def _held_out_rows(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, int]:
+    """What a site of its own holds out, and how many that are where no groups stay whole."""
+    kin = splits.kin_of(part)
     if plan.folds is not None:
-        return splits.fold_split(part.y, plan.folds, plan.fold, plan.folds - 1, plan.seed, splits.kin_of(part))[1]
+        out = splits.fold_split(part.y, plan.folds, plan.fold, plan.folds - 1, plan.seed, kin, each=False)[1]
+        return out, len(range(plan.fold, len(part), plan.folds))
     share = plan.test if isinstance(plan.test, float) else HELD_OUT
-    return splits.hold_out(part.y, share, rng_for(plan.seed, "held-out", name), splits.kin_of(part))[1]
+    count = int(share * len(part) + 0.5)
+    return splits.hold_out(part.y, count, rng_for(plan.seed, "held-out", name), kin)[1], count
+
+
+def _apart(part: Part, out: np.ndarray, count: int, seed: int, name: str) -> tuple[Part, Part]:
+    """What a site trains on, and ``count`` samples that it does not, of which those in ``out`` serve as these.
+
+    A site says how many it trains on. Where groups stay whole that would tell how large they are, of any column that a
+    plan says are patients: so it trains on as many as without groups, and some are in neither part.
+    """
+    kin, count = splits.kin_of(part), min(count, len(part) - 1)
+    kin = np.arange(len(part)) if kin is None else kin
+    while len(out) > count:
+        out = out[kin[out] != kin[out[-1]]]
+    rest = np.setdiff1d(np.arange(len(part)), out)
+    if len(rest) > len(part) - count:
+        rest = np.sort(rng_for(seed, "trained on", name).permutation(rest)[: len(part) - count])
+    return part[rest], part[out]
 
 
 def _deal_pool(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Extra]:
@@ -282,6 +309,7 @@ def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, 
     dealt = [part for name, part in pool.train.items() if name not in plan.without]
     rows = sum(map(len, dealt)) - (0 if given else _count_held_out(plan, sites, test, pool))
     used = sum(len(site.train) + len(site.kept_back or ()) for site in sites)
+    notes += [SPARE] * any(SPARE in site.notes for site in sites)
     if used != rows:
         why = "" if plan.samples_per_site is None else f" (samples_per_site = {plan.samples_per_site})"
         notes.append(f"{used:,} of {rows:,} training rows were used{why}")

@@ -18,7 +18,7 @@ from fedsmall.randomness import rng_for
 COARSE = 4  # samples for each different one, from which on equal samples are different patients who happen to be alike
 
 
-def kin_of(part: Part) -> np.ndarray | None:
+def kin_of(part: Samples | Part) -> np.ndarray | None:
     """The group of each sample, (samples,): a patient's rows, and equal samples unless coarse; None for no groups."""
     groups = twins(part.x)
     groups = np.arange(len(groups)) if coarse(groups) else groups
@@ -118,15 +118,18 @@ def classes_of(y: np.ndarray) -> np.ndarray:
     return y if y.ndim == 1 and y.dtype.kind in "iub" else np.zeros(len(y), dtype=np.int64)
 
 
-def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+def stratified_folds(
+    y: np.ndarray, folds: int, seed: int, kin: np.ndarray | None = None, each: bool = True
+) -> tuple[np.ndarray, ...]:
     """``folds`` disjoint sets of ascending indices into ``y``, (samples,), that together are all of it.
 
-    Each holds every class in its share to within one sample or group of ``kin``; PlanError where a class is too small.
+    Each holds every class in its share to within one sample or group of ``kin``; PlanError where a class has too few
+    for ``each`` to have one. A site of its own does not refuse: plans of more folds would tell how many it has.
     """
     classes = classes_of(y)
     indices = np.arange(len(classes)) if kin is None else representatives(kin)
     for value, count in zip(*np.unique(classes[indices], return_counts=True), strict=True):
-        if count < folds:
+        if each and count < folds:
             what = "samples" if kin is None else "patients or different samples"
             raise PlanError(
                 f"{folds} stratified folds need at least {folds} {what} of every class; class {value} has {count}. "
@@ -148,7 +151,7 @@ def _deal_round(rows: np.ndarray, classes: np.ndarray, parts: int, kin: np.ndarr
 
 
 def fold_split(
-    y: np.ndarray, folds: int, fold: int, sites: int, seed: int, kin: np.ndarray | None = None
+    y: np.ndarray, folds: int, fold: int, sites: int, seed: int, kin: np.ndarray | None = None, each: bool = True
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """Which samples each site trains on, and which all models are tested on, when ``fold`` is the test set.
 
@@ -156,7 +159,7 @@ def fold_split(
     """
     if not 0 <= fold < folds:
         raise PlanError(f"fold = {fold} is none of the folds 0 to {folds - 1}; choose one of those.")
-    parts = stratified_folds(y, folds, seed, kin)
+    parts = stratified_folds(y, folds, seed, kin, each)
     others = [parts[(fold + 1 + place) % folds] for place in range(folds - 1)]
     if sites != folds - 1:
         others = _deal(y, np.concatenate(others), sites, kin)

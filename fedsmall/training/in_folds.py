@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedsmall.data.federation import Samples, Task
-from fedsmall.data.sources.pool import Part
 from fedsmall.data.splits import classes_of, kin_of, representatives
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
@@ -21,16 +20,23 @@ Within = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], OneModelTraine
 
 
 class SitesInFolds(WrappedTrainer):
-    """Sites without one fold or another of their samples, as a trainer of the sites; ``within`` makes the parts'."""
+    """Sites without one fold or another of their samples, as a trainer of the sites; ``within`` makes the parts'.
+
+    Where groups stay whole, what a site says of its samples and steps is as if none did: else it told how large they
+    are, of any column that a plan says are patients.
+    """
 
     def __init__(
         self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], within: Within
     ) -> None:
         self._routes = plan.method.routes
         parts, places = [], [place for place in range(len(names)) for _ in range(self._routes)]
+        self._told: list[tuple[int, int]] = []  # the samples of each part, and as many as it says
         for name, own in zip(names, samples, strict=True):
-            folds = folds_of_samples(plan, name, own)
+            folds, is_whole = folds_of_samples(plan, name, own), kin_of(own) is not None
             parts += [own[np.flatnonzero(folds != route)] for route in range(self._routes)]
+            usual = max(1, len(own) - -(-len(own) // self._routes))
+            self._told += [(len(part), usual if is_whole else len(part)) for part in parts[-self._routes :]]
         rows = [f"{name} without fold {route}" for name in names for route in range(self._routes)]
         inner = within(with_trees_of(plan, places, len(names)), task, rows, parts)
         super().__init__(plan, names, [*map(len, samples)], inner)
@@ -38,7 +44,12 @@ class SitesInFolds(WrappedTrainer):
     def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
         """As :meth:`Trainer.walk`, on the samples that the models of the phases' routes may see."""
         phases_of_parts = [phase._replace(sites=phase.sites * self._routes + phase.route) for phase in phases]
-        return self._within.walk(stack, phases_of_parts, inputs)
+        trained = self._within.walk(stack, phases_of_parts, inputs)
+        told = [self._told[part] for part in phases_of_parts[-1].sites]
+        steps = {size: self.plan.recipe.count_steps(size) * phases[-1].rounds for of in told for size in of}
+        counts = [as_if if n == size else n for (size, as_if), n in zip(told, trained.examples, strict=True)]
+        taken = [steps[as_if] if n == steps[size] else n for (size, as_if), n in zip(told, trained.steps, strict=True)]
+        return trained._replace(examples=np.array(counts), steps=np.array(taken))
 
 
 def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:
@@ -47,7 +58,7 @@ def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:
     Folds differ by one sample at most, in all and of each class; which get one more is drawn, by the site. Equal
     samples, and a patient's, follow the first of them into one fold. PlanError where a site has one patient alone.
     """
-    kin = kin_of(Part(samples.x, samples.y, samples.patients))
+    kin = kin_of(samples)
     groups = np.arange(len(samples)) if kin is None else kin
     first = representatives(groups)
     if len(first) < 2:

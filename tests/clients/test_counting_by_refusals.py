@@ -6,10 +6,12 @@ a column have a value of its choice; on the refusals of before it read each of t
 
 import re
 
+import numpy as np
 import pytest
 
-from fedsmall.wire import EXAMPLES
-from tests.clients.test_data_process import AS_IT_IS, DataProcess, config, plan
+from fedsmall.parts import EarlyStop, Recipe
+from fedsmall.wire import EXAMPLES, STEPS
+from tests.clients.test_data_process import AS_IT_IS, DataProcess, config, order, plan, scaled
 
 BORN = [f"19{40 + k % 50}-03-{1 + k % 28:02d}" for k in range(60)]
 
@@ -84,3 +86,58 @@ def test_no_plan_chooses_the_values_that_count_as_none(site, more):
         said = told(site, **CLASSES, missing=missing, drop_unlabelled=True, **more)
 
         assert "column 'score' is empty in some of the rows; leave those cells empty" in said["error"]
+
+
+VALUES = {"positive": ["positive"], "not": ["negative", "unknown"]}
+PLANS = {
+    "a column as patients": {"patient": "status"},
+    "another seed": {"patient": "status", "seed": 5},
+    "a share of each class": {"label": "status", "classes": VALUES},
+    "a smaller share": {"label": "status", "classes": VALUES, "test": 0.1},
+    "half": {"label": "status", "classes": VALUES, "test": 0.5},
+    "folds": {"label": "status", "classes": VALUES, "folds": 5},
+    "folds of a column as patients": {"patient": "status", "folds": 3},
+    "more folds than a class has": {"label": "status", "classes": VALUES, "folds": 12},
+    "samples that are kept back": {"patient": "status", "kept": 0.5},
+    "equal samples": {"features": ["lab"]},
+    "folds of equal samples": {"features": ["lab"], "folds": 4},
+    "routes over samples": {"patient": "status", "validate": {"routes": 5, "by_samples": True}},
+}
+
+
+def counted(folder, plan_of, positive):
+    """What a hospital with so many positive patients says of its samples at the handshake, and after a round."""
+    words = np.array(["negative", "unknown"] * 30)
+    words[:positive] = "positive"
+    labs = np.where(words == "positive", -1, np.arange(60))
+    rows = [f"{k % 13},{k * 7 % 31 + k / 100},{labs[k]},{words[k]},{'yes' if k % 2 else 'no'}" for k in range(60)]
+    (folder := folder / str(positive)).mkdir()
+    (folder / "essen.csv").write_text("\n".join(["a,b,lab,status,ill", *rows]))
+    (folder / "policy.toml").write_text(AS_IT_IS)
+    site = DataProcess("essen", folder / "essen.csv", folder / "home", folder / "policy.toml")
+    task = {key: plan_of[key] for key in ("label", "classes", "patient", "features") if key in plan_of}
+    asked = plan(name="FedAvg", weighted=True, **({"validate": plan_of["validate"]} if "validate" in plan_of else {}))
+    asked = asked.model_copy(
+        update={
+            "task": {"csv": "x.csv", "label": "ill", "classes": ("no", "yes"), "features": ["a", "b"], **task},
+            "recipe": Recipe(lr=0.05, batch=1, local_epochs=1),
+            "seed": plan_of.get("seed", 0),
+            "test": plan_of.get("test"),
+            "folds": plan_of.get("folds"),
+        }
+    )
+    if "kept" in plan_of:
+        stop = EarlyStop(patience=2, hold_out=plan_of["kept"])
+        asked = asked.model_copy(update={"method": asked.method.model_copy(update={"stop": stop})})
+    said = site.answer("roll", config(asked), {})[0]
+    assert "error" not in said, said
+    model = scaled(site, asked)
+    trained = site.answer("train", order(1, the_plan=asked), model)[0]
+    assert "error" not in trained, trained
+    return said["config"][EXAMPLES], trained["metrics"][EXAMPLES], trained["metrics"][STEPS]
+
+
+@pytest.mark.parametrize("how", PLANS)
+def test_how_many_a_hospital_trains_on_does_not_tell_how_many_have_a_value(how, tmp_path):
+    """The attacker knows all but how many are positive; on the splits of before most of these plans told it, several to the patient."""
+    assert len({counted(tmp_path, PLANS[how], positive) for positive in (1, 2, 4, 5, 11)}) == 1

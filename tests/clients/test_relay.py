@@ -77,6 +77,7 @@ def test_a_refusal_becomes_an_error_of_one_line(station):
 
 def test_an_order_that_is_no_frame_or_of_no_kind_that_is_known_never_reaches_the_station(station):
     asked, _ = station
+    act_as_server()
     unframed = Message(RecordDict({"frame-0": ConfigRecord({"x": 1})}), 5, "train")
 
     assert "cannot be read" in relay.relay(unframed).error.reason
