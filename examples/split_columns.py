@@ -3,9 +3,6 @@
 Run it with ``python -m examples.split_columns``; two minutes or three on one core. Breast cancer (569 patients, 30
 columns) lies with two parties, 15 columns each, in one process; processor seconds are those of both. ``--rounds``
 makes more trees, ``--key-bits`` takes another key. Trees are checked to be those of joined columns in every row.
-
-The second table adds gradients only, at 512 bits: subtraction and sparse columns save additions, which are cheap beside
-encryption, and hardly any where a bin has two or three patients.
 """
 
 import argparse
@@ -19,16 +16,14 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from fedsmall.extensions.columns.active import ActiveParty
 from fedsmall.extensions.columns.boosting import fit_joined, with_splits
 from fedsmall.extensions.columns.conducting import match_parties
-from fedsmall.extensions.columns.encrypted import Adder, PrivateKey
 from fedsmall.extensions.columns.messages import Post, hold_talk
 from fedsmall.extensions.columns.party import PassiveParty, Table
 from fedsmall.extensions.columns.plan import Boosting, Goss
 
-LOSSLESS = {"packing": True, "subtraction": True, "sparse": True}
+LOSSLESS = {"packing": True}
 ROWS: dict[str, dict[str, Any]] = {
     "SecureBoost": {},
-    "+ packing": {"packing": True},
-    "+ subtraction, sparse (SecureBoostPlus)": LOSSLESS,
+    "+ packing (SecureBoostPlus)": LOSSLESS,
     "  with goss": {**LOSSLESS, "goss": Goss()},
     "  with mixed trees": {**LOSSLESS, "trees": "mixed"},
     "  with layered trees": {**LOSSLESS, "trees": "layered", "passive_levels": 2},
@@ -78,29 +73,6 @@ def line(label: str, one: Mapping[str, float], first: Mapping[str, float]) -> st
     return f"| {label} | " + " | ".join(cells) + f" | {first['all'] / one['all']:.1f} | {apart:.1f} |"
 
 
-def additions(rows: int, kind: str) -> dict[str, float]:
-    """Seconds to add one root and its two children, by the ways to add."""
-    rng = np.random.default_rng(0)
-    numbers = rng.integers(0, 32, (rows, 10)) if kind == "dense" else (rng.random((rows, 10)) < 0.05).astype(int)
-    key = PrivateKey(512)
-    fresh = [key.encrypt(int(one)) for one in rng.integers(0, 2**40, 64)]
-    ciphertexts = {row: [fresh[row % 64]] for row in range(rows)}
-    left, right = np.arange(0, rows, 3), np.setdiff1d(np.arange(rows), np.arange(0, rows, 3))
-    found = {}
-    for name, sparse, subtract in (
-        ("direct", False, False),
-        ("subtraction", False, True),
-        ("sparse", True, False),
-        ("both", True, True),
-    ):
-        adder = Adder(key.public, ciphertexts, numbers, sparse)
-        start = time.process_time()
-        root, small = adder.direct(np.arange(rows)), adder.direct(left)
-        _ = adder.by_difference(root, small, right) if subtract else adder.direct(right)
-        found[name] = time.process_time() - start
-    return found
-
-
 def main(words: list[str] | None = None) -> None:
     given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     given.add_argument("--key-bits", type=int, default=2048)
@@ -116,11 +88,6 @@ def main(words: list[str] | None = None) -> None:
             one = measured(x, y.astype(float), asked_for, asked.key_bits)
             first = first or one
             print(line(label, one, first), flush=True)
-    print("\n| seconds to add | direct | subtraction | sparse | both |\n|---|---|---|---|---|")
-    for rows in (569, 20_000):
-        for kind in ("dense", "5% of ones"):
-            times = additions(rows, kind)
-            print(f"| {rows} rows, 10 columns, {kind} | " + " | ".join(f"{one:.3f}" for one in times.values()) + " |")
 
 
 if __name__ == "__main__":

@@ -41,11 +41,9 @@ from fedsmall.wire import EXAMPLES, METRICS, MODEL, PLAN, ROUND, Arrays
 
 LOG = logging.getLogger("flwr")
 OF_TREES = "joins trees", "it by itself, or fedsmall's methods of that kind (`fedsmall list methods`)"
+FIXED = "DifferentialPrivacyServerSideAdaptiveClipping or ...ClientSideFixedClipping"
 UNFIT: dict[type[Strategy], tuple[str, str]] = {  # what a strategy does with more of a reply than its model, and a cure
-    DifferentialPrivacyClientSideAdaptiveClipping: (
-        "counts the norm_bit of every reply",
-        "DifferentialPrivacyServerSideAdaptiveClipping or ...ClientSideFixedClipping",
-    ),
+    DifferentialPrivacyClientSideAdaptiveClipping: ("counts the norm_bit of every reply", FIXED),
     QFedAvg: ("weighs sites by the loss in every reply", "another strategy"),
     FedXgbBagging: OF_TREES,
     FedXgbCyclic: OF_TREES,

@@ -9,7 +9,6 @@ fewer multiplications: Chen et al. 2021 (SecureBoost+), section 4.
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 
 Bins = dict[int, list["mpz"]]  # by bin, its sums: one ciphertext for each chunk
 Histogram = list[Bins]  # by column: the bins that hold a row of the node
-
-INVERSION = 4  # what an inversion costs among many, in multiplications
-LONE_INVERSION = 16
 
 
 def gmpy() -> Any:
@@ -63,18 +59,6 @@ class PublicKey:
     def shift(self, ciphertext: "mpz", bits: int) -> "mpz":
         """The ciphertext of 2**bits times the number."""
         return self.gmpy.powmod(ciphertext, 1 << bits, self.square)
-
-    def negate(self, ciphertexts: Sequence["mpz"]) -> list["mpz"]:
-        """Ciphertexts of the numbers with the other sign, by one inversion for all (Montgomery's trick)."""
-        before, product = [], self.gmpy.mpz(1)
-        for ciphertext in ciphertexts:
-            before.append(product)
-            product = product * ciphertext % self.square
-        inverse, negated = self.gmpy.invert(product, self.square), []
-        for ciphertext, others in zip(reversed(ciphertexts), reversed(before), strict=True):
-            negated.append(inverse * others % self.square)
-            inverse = inverse * ciphertext % self.square
-        return negated[::-1]
 
     def join(self, ciphertexts: Sequence["mpz"], width: int) -> "mpz":
         """One ciphertext of several, the first in the lowest ``width`` bits."""
@@ -238,34 +222,13 @@ class Layout:
 class Adder:
     """Adds rows' ciphertexts by bin: ``ciphertexts[row]`` are a row's chunks, ``numbers`` (rows, columns) its bins."""
 
-    def __init__(self, key: PublicKey, ciphertexts: dict[int, list["mpz"]], numbers: np.ndarray, sparse: bool) -> None:
-        self.key, self.ciphertexts, self.numbers, self.sparse = key, ciphertexts, numbers, sparse
+    def __init__(self, key: PublicKey, ciphertexts: dict[int, list["mpz"]], numbers: np.ndarray) -> None:
+        self.key, self.ciphertexts, self.numbers = key, ciphertexts, numbers
 
-    def direct(self, rows: np.ndarray) -> Histogram:
+    def histogram(self, rows: np.ndarray) -> Histogram:
         """A node's histogram from its rows."""
-        total = self._sum(rows) if self.sparse and len(rows) else []
-        return [self._column(rows_by_bin, total) for rows_by_bin in self._rows_by_bin(rows)]
-
-    def by_difference(self, parent: Histogram, sibling: Histogram, rows: np.ndarray) -> Histogram:
-        """A node's histogram from those of its parent and of its sibling; bins of few rows are summed directly."""
-        histogram: Histogram = []
-        wanted: list[tuple[int, int]] = []
-        for column, rows_by_bin in enumerate(self._rows_by_bin(rows)):
-            histogram.append({})
-            for number, inside in rows_by_bin.items():
-                if number not in sibling[column]:
-                    histogram[column][number] = parent[column][number]
-                elif len(inside) <= INVERSION:
-                    histogram[column][number] = self._sum(inside)
-                else:
-                    histogram[column][number] = []  # keeps its place in the order of bins
-                    wanted.append((column, number))
-        chunks = [sibling[column][number] for column, number in wanted]
-        flat = iter(self.key.negate([ciphertext for sums in chunks for ciphertext in sums]))
-        for (column, number), sums in zip(wanted, chunks, strict=True):
-            minus = list(islice(flat, len(sums)))
-            histogram[column][number] = self.key.add(parent[column][number], minus)
-        return histogram
+        of_columns = self._rows_by_bin(rows)
+        return [{number: self._sum(inside) for number, inside in by_bin.items()} for by_bin in of_columns]
 
     def _rows_by_bin(self, rows: np.ndarray) -> list[dict[int, np.ndarray]]:
         if not len(rows):
@@ -276,16 +239,6 @@ class Adder:
             bins, starts = np.unique(numbers[order], return_index=True)
             groups.append(dict(zip(bins.tolist(), np.split(rows[order], starts[1:]), strict=True)))
         return groups
-
-    def _column(self, rows_by_bin: dict[int, np.ndarray], total: list["mpz"]) -> Bins:
-        """One column's sums; the bin of most rows as what is left of ``total``, where that takes less."""
-        fullest = max(rows_by_bin, key=lambda number: len(rows_by_bin[number]), default=None)
-        if fullest is None or not total or len(rows_by_bin[fullest]) <= len(rows_by_bin) + LONE_INVERSION:
-            return {number: self._sum(inside) for number, inside in rows_by_bin.items()}
-        sums = {number: [] if number == fullest else self._sum(inside) for number, inside in rows_by_bin.items()}
-        others = [self.key.total(chunks[k] for chunks in sums.values() if chunks) for k in range(len(total))]
-        sums[fullest] = self.key.add(total, self.key.negate(others))
-        return sums
 
     def _sum(self, rows: np.ndarray) -> list["mpz"]:
         chosen = [self.ciphertexts[row] for row in rows.tolist()]

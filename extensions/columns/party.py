@@ -309,7 +309,6 @@ class _OpenTree:
     begun: Message  # by which it was
     asked: set[int] = field(default_factory=set)  # nodes whose sums were told
     listed: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by node, what each place of a reply was
-    histograms: dict[int, Histogram] = field(default_factory=dict)
 
 
 @dataclass
@@ -413,7 +412,7 @@ class PassiveParty(Party):
         ciphertexts = dict(zip(rows.tolist(), map(list, zip(*chunks, strict=True)), strict=True))
         drawn = np.zeros(len(self._rows), bool)
         drawn[rows] = True
-        adder = Adder(self._key, ciphertexts, self._bins, self._settings.sparse)
+        adder = Adder(self._key, ciphertexts, self._bins)
         self._tree = _OpenTree(int(words["tree"]), adder, drawn, np.zeros(len(self._rows), np.int64), message)
         return message.answer()
 
@@ -421,11 +420,12 @@ class PassiveParty(Party):
         tree, nodes = self._open_tree(message), message.words["nodes"]
         self._check_asked(tree, [int(node) for node, _ in nodes])
         tree.nodes = message.arrays["at"].astype(np.int64)
-        with self.clock.at("adding"):
-            self._add_level(tree, nodes)
         counts, sums = [], []
         for node, _ in nodes:
-            tree.listed[node], below = self._candidates(tree, node)
+            rows = np.flatnonzero((tree.nodes == node) & tree.drawn)
+            with self.clock.at("adding"):
+                histogram = tree.adder.histogram(rows)
+            tree.listed[node], below = self._candidates(tree, node, rows, histogram)
             counts.append(len(below))
             sums += below
         return message.answer({"counts": counts}, self._write_sums(sums))
@@ -438,22 +438,11 @@ class PassiveParty(Party):
             raise ReplyError(f"sums of more nodes were asked for than a tree of {self._settings.depth} levels has")
         tree.asked |= set(nodes)
 
-    def _add_level(self, tree: _OpenTree, nodes: Sequence[Sequence[int]]) -> None:
-        """Sums of all nodes of a level; of two siblings the larger as a difference, where that is asked for."""
-        rows = {node: np.flatnonzero((tree.nodes == node) & tree.drawn) for node, _ in nodes}
-        before, tree.histograms = tree.histograms, {}
-        for node, parent in sorted(nodes, key=lambda pair: len(rows[pair[0]])):
-            sibling = next((other for other, its in nodes if its == parent and other != node), None)
-            if self._settings.subtraction and parent in before and sibling in tree.histograms:
-                histogram = tree.adder.by_difference(before[parent], tree.histograms[sibling], rows[node])
-            else:
-                histogram = tree.adder.direct(rows[node])
-            tree.histograms[node] = histogram
-
-    def _candidates(self, tree: _OpenTree, node: int) -> tuple[list[tuple[int, int]], list[list["mpz"]]]:
-        rows = np.flatnonzero((tree.nodes == node) & tree.drawn)
+    def _candidates(
+        self, tree: _OpenTree, node: int, rows: np.ndarray, histogram: Histogram
+    ) -> tuple[list[tuple[int, int]], list[list["mpz"]]]:
         listed, below = [], []
-        for column, bins in enumerate(tree.histograms[node]):
+        for column, bins in enumerate(histogram):
             counts = np.bincount(self._bins[rows, column], minlength=self._settings.bins)
             possible = set(candidate_bins(counts, self._settings.least_samples).tolist())
             running = [self._key.gmpy.mpz(1)] * self._layout.chunks

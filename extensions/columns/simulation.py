@@ -25,7 +25,7 @@ from fedsmall.randomness import rng_for
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.runs.scenario import assign, read
 
-SAVES_TIME = {"packing": True, "subtraction": True, "sparse": True}
+SAVES_TIME = {"packing": True}
 PARTIES = "parties"  # in a run's folder
 
 
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 METHODS: dict[str, Row] = {
     "Standalone": Row({}, False, "boosted trees over the columns of the party with the labels alone"),
     "SecureBoost": Row({}, True, "boosted trees over all parties' columns, gradients under encryption"),
-    "SecureBoostPlus": Row(SAVES_TIME, True, "the same trees for less: packed, subtracted, sparse sums"),
+    "SecureBoostPlus": Row(SAVES_TIME, True, "the same trees for less: packed sums"),
     "Central": Row({}, False, "boosted trees over the joined columns: what may not be done"),
 }
 

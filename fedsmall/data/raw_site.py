@@ -19,10 +19,8 @@ BALANCED = "balanced"
 HELD_OUT = 0.25
 UNUSED, OFFICIAL = "unused training samples", "official test"
 NO_OFFICIAL = "these data have no test set of their own; say how much to hold out, as in test = 0.2"
-Extra = dict[str, Part]  # further test sets by name
-
-
 SPARE = "Some samples are in no part: how many a site trains on must not tell how large groups are that stay whole"
+Extra = dict[str, Part]  # further test sets by name
 
 
 @dataclass(frozen=True)

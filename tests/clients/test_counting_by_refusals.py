@@ -139,5 +139,5 @@ def counted(folder, plan_of, positive):
 
 @pytest.mark.parametrize("how", PLANS)
 def test_how_many_a_hospital_trains_on_does_not_tell_how_many_have_a_value(how, tmp_path):
-    """The attacker knows all but how many are positive; on the splits of before most of these plans told it, several to the patient."""
+    """The attacker knows all but how many are positive; by the splits of before most plans told it, some exactly."""
     assert len({counted(tmp_path, PLANS[how], positive) for positive in (1, 2, 4, 5, 11)}) == 1

@@ -12,9 +12,7 @@ from tests.extensions.columns.world import EVERYTHING, World, conduct, world
 SETTINGS = {
     "SecureBoost": {},
     "packing": {"packing": True},
-    "subtraction": {"subtraction": True},
-    "sparse": {"sparse": True},
-    "all that changes no tree": EVERYTHING,
+    "keys of an earlier release, which do nothing": {"subtraction": True, "sparse": True},
     "goss": {"goss": Goss(), **EVERYTHING},
     "mixed": {"trees": "mixed", **EVERYTHING},
     "layered": {"trees": "layered", "passive_levels": 1, **EVERYTHING},
@@ -56,7 +54,7 @@ def test_the_trees_are_those_of_joined_columns(cancer, name, parties):
     assert owners(made) - {made.active.name}  # else it would not matter that there are others
 
 
-@pytest.mark.parametrize("name", ["SecureBoost", "all that changes no tree"])
+@pytest.mark.parametrize("name", ["SecureBoost", "packing"])
 def test_no_cut_leaves_enough_on_both_sides(cancer, name):
     made = world(*cancer, 2)
 

@@ -18,7 +18,7 @@ from fedsmall.extensions.columns.plan import Boosting
 
 NAMES = ("hospital", "laboratory", "clinic")
 KEY_BITS = 320  # fast, and safe for nobody
-EVERYTHING = {"packing": True, "subtraction": True, "sparse": True}
+EVERYTHING = {"packing": True}
 
 
 @dataclass
