@@ -13,15 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    FedAvg,
-    FedXgbBagging,
-    FedXgbCyclic,
-    QFedAvg,
-    Result,
-    Strategy,
-)
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep
@@ -40,13 +33,12 @@ from fedsmall.travel.schedule import AbstractSchedule, Action, CommRound, Schedu
 from fedsmall.wire import EXAMPLES, METRICS, MODEL, PLAN, ROUND, Arrays
 
 LOG = logging.getLogger("flwr")
-OF_TREES = "joins trees", "it by itself, or fedsmall's methods of that kind (`fedsmall list methods`)"
+BY_ITSELF = "it by itself, or fedsmall's methods of that kind (`fedsmall list methods`)"
 FIXED = "DifferentialPrivacyServerSideAdaptiveClipping or ...ClientSideFixedClipping"
 UNFIT: dict[type[Strategy], tuple[str, str]] = {  # what a strategy does with more of a reply than its model, and a cure
-    DifferentialPrivacyClientSideAdaptiveClipping: ("counts the norm_bit of every reply", FIXED),
-    QFedAvg: ("weighs sites by the loss in every reply", "another strategy"),
-    FedXgbBagging: OF_TREES,
-    FedXgbCyclic: OF_TREES,
+    flower.DifferentialPrivacyClientSideAdaptiveClipping: ("counts the norm_bit of every reply", FIXED),
+    flower.QFedAvg: ("weighs sites by the loss in every reply", "another strategy"),
+    **dict.fromkeys((flower.FedXgbBagging, flower.FedXgbCyclic), ("joins trees", BY_ITSELF)),
 }
 FEW: dict[str, Any] = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 

@@ -20,8 +20,7 @@ from fedsmall.extensions.columns.plan import LEAST_BITS
 if TYPE_CHECKING:
     from gmpy2 import mpz
 
-Bins = dict[int, list["mpz"]]  # by bin, its sums: one ciphertext for each chunk
-Histogram = list[Bins]  # by column: the bins that hold a row of the node
+Histogram = list[dict[int, list["mpz"]]]  # by column, of each bin that holds a row its sums: a ciphertext a chunk
 
 
 def gmpy() -> Any:
@@ -231,13 +230,12 @@ class Adder:
         return [{number: self._sum(inside) for number, inside in by_bin.items()} for by_bin in of_columns]
 
     def _rows_by_bin(self, rows: np.ndarray) -> list[dict[int, np.ndarray]]:
-        if not len(rows):
-            return [{} for _ in self.numbers.T]
         groups = []
         for numbers in self.numbers[rows].T:
             order = np.argsort(numbers, kind="stable")
             bins, starts = np.unique(numbers[order], return_index=True)
-            groups.append(dict(zip(bins.tolist(), np.split(rows[order], starts[1:]), strict=True)))
+            parts = np.split(rows[order], starts[1:])  # of no rows one, of no bin
+            groups.append(dict(zip(bins.tolist(), parts, strict=False)))
         return groups
 
     def _sum(self, rows: np.ndarray) -> list["mpz"]:

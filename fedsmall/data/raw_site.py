@@ -206,8 +206,7 @@ def _held_out_rows(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, int]:
     if plan.folds is not None:
         out = splits.fold_split(part.y, plan.folds, plan.fold, plan.folds - 1, plan.seed, kin, each=False)[1]
         return out, len(range(plan.fold, len(part), plan.folds))
-    share = plan.test if isinstance(plan.test, float) else HELD_OUT
-    count = int(share * len(part) + 0.5)
+    count = int((plan.test if isinstance(plan.test, float) else HELD_OUT) * len(part) + 0.5)
     return splits.hold_out(part.y, count, rng_for(plan.seed, "held-out", name), kin)[1], count
 
 
@@ -221,10 +220,8 @@ def _apart(part: Part, out: np.ndarray, count: int, seed: int, name: str) -> tup
     kin = np.arange(len(part)) if kin is None else kin
     while len(out) > count:
         out = out[kin[out] != kin[out[-1]]]
-    rest = np.setdiff1d(np.arange(len(part)), out)
-    if len(rest) > len(part) - count:
-        rest = np.sort(rng_for(seed, "trained on", name).permutation(rest)[: len(part) - count])
-    return part[rest], part[out]
+    others = rng_for(seed, "trained on", name).permutation(np.setdiff1d(np.arange(len(part)), out))
+    return part[np.sort(others[: len(part) - count])], part[out]
 
 
 def _deal_pool(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Extra]:

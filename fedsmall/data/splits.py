@@ -123,8 +123,8 @@ def stratified_folds(
 ) -> tuple[np.ndarray, ...]:
     """``folds`` disjoint sets of ascending indices into ``y``, (samples,), that together are all of it.
 
-    Each holds every class in its share to within one sample or group of ``kin``; PlanError where a class has too few
-    for ``each`` to have one. A site of its own does not refuse: plans of more folds would tell how many it has.
+    Each holds every class in its share to within one sample or group of ``kin``. PlanError where a class has too few
+    for ``each``; a site of its own does not ask that, or plans of more folds would tell how many it has.
     """
     classes = classes_of(y)
     indices = np.arange(len(classes)) if kin is None else representatives(kin)
