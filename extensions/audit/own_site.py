@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedsmall.audit_log import digest_of
 from fedsmall.clients.kept import FOLDER, NOT_KEPT
-from fedsmall.clients.runs import scaling_of
+from fedsmall.clients.runs import has_same_data, scaling_of
 from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_request import read_agreed
 from fedsmall.data.federation import Samples, Task
@@ -62,6 +63,8 @@ def hold_against(folder: Path, site: str, data: Path | None) -> SiteAudit:
     if plan.method.is_ensemble:
         raise PlanError("the model of this run is an ensemble; this audit holds one model against patients")
     raw = load_site(plan, site, data)
+    if not has_same_data(folder, digest_of({"x": raw.train.x, "y": raw.train.y})):
+        raise DataError(f"{site}'s data have changed since this run, so it cannot be told whom it trained on")
     train, held = raw.samples(scaling_of(folder) if raw.scaled else None)
     if held is None or not len(held):
         raise DataError(f"{site} holds nobody out, so there is nobody to compare its training patients with")

@@ -158,7 +158,9 @@ def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tupl
         alike = len({part.y.shape[1:] for part in held}) <= 1
         common = join(held) if alike else held[0][np.arange(0)]
     if not len(common) and not any(map(len, held)):
-        raise DataError("the sites are too small to hold anything out (a class needs two samples); give a test set")
+        raise DataError(
+            "the sites are too small to hold anything out (each needs two samples, or patients); give a test set"
+        )
     return sites, common, {}
 
 

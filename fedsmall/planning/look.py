@@ -164,12 +164,8 @@ def look_at(
     clash = set[str]().union(*(filter(is_number, _values_of(table[c], missing)) for c in numeric))
     clash = clash.union(*(_values_of(table[c], missing) for c in (*categorical, *predicted)))
     frames = tables if site is None else split_by_site(table, site)
-    known = {
-        "missing": tuple(sorted(missing - clash)),
-        "kept": tuple(sorted(clash)),
-        "categorical": tuple(categorical),
-        "numeric": tuple(numeric),
-    }
+    known = {"missing": tuple(sorted(missing - clash)), "categorical": tuple(categorical), "numeric": tuple(numeric)}
+    known |= {"kept": tuple(sorted(clash))}
     return Look(frames, decimal, drop=drop, patient=patient or None, site_column=site, **known)
 
 
@@ -247,5 +243,5 @@ def _no_values(counts: Counter[str]) -> set[str]:
 
 def _values_of(cells: "Series", codes: set[str]) -> set[str]:
     """Which codes for no value in some column are values in this one."""
-    counts = _count(cells)
+    counts = _count(cells) if codes else Counter[str]()
     return counts.keys() & codes - _no_values(counts)

@@ -22,8 +22,7 @@ Within = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], OneModelTraine
 class SitesInFolds(WrappedTrainer):
     """Sites without one fold or another of their samples, as a trainer of the sites; ``within`` makes the parts'.
 
-    Where groups stay whole, what a site says of its samples and steps is as if none did: else it told how large they
-    are, of any column that a plan says are patients.
+    Where groups stay whole a site counts samples and steps as if none did: else these told how large groups are.
     """
 
     def __init__(

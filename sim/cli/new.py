@@ -177,11 +177,8 @@ def _notes_of(look: Look) -> list[str]:
     notes += [f"categories: {', '.join(look.categorical)}"] if look.categorical else []
     notes += spellings(look)
     notes += [f"stand for no value: {', '.join(look.missing)}"] if look.missing else []
-    notes += (
-        [f"stand for no value in one column and for one in another, so are read as values: {', '.join(look.kept)}"]
-        if look.kept
-        else []
-    )
+    both = "stand for no value in one column and for one in another, so are read as values"
+    notes += [f"{both}: {', '.join(look.kept)}"] if look.kept else []
     notes += [f"{look.patient} names patients, some with several rows, which stay together"] if look.patient else []
     return notes + ([f"{look.site_column} names the hospital"] if look.site_column else [])
 

@@ -3,8 +3,9 @@ import json
 import numpy as np
 import pytest
 
+from fedsmall.audit_log import digest_of
 from fedsmall.clients.kept import Place, keep
-from fedsmall.clients.runs import RUNS, keep_scaling, run_folder
+from fedsmall.clients.runs import RUNS, check_same_data, keep_scaling, run_folder
 from fedsmall.data.raw_site import agreed
 from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.models.registry import initial_model
@@ -44,6 +45,7 @@ def finished(folder, data, steps, **task):
     model = {name: np.array(a) for name, a in stack.model_state(0).model.items()}
     agreed_on = {"run": "run", "id": "1", "plan": plan.model_dump(mode="json"), "sites": ["aachen", "bonn", "celle"]}
     (kept_in(folder) / "agreed.json").write_text(json.dumps(agreed_on))
+    check_same_data(kept_in(folder), digest_of({"x": raw.train.x, "y": raw.train.y}))  # as at the handshake
     keep(Place(kept_in(folder), "run", raw, scaling, 3, plan.rounds), plan, GLOBAL, model)
     return folder / "kit"
 
@@ -106,6 +108,17 @@ def test_the_command_says_it_in_two_lines(fedsmall, tmp_path, run):
     assert said.count("\n") == 2
 
 
+def test_a_table_that_has_grown_since_is_refused_for_nobody_knows_whom_the_run_trained_on(fedsmall, tmp_path):
+    data = hospital(tmp_path, 60)
+    kit = finished(tmp_path, data, 3)
+    data.write_text(data.read_text() + "p60,0.1,0.2,0.3,0.4,0.5,1\n")
+
+    code, said, complained = fedsmall("site", "audit", "run", "--kit", kit, "--data", data)
+
+    assert (code, said) == (2, "")
+    assert complained == "fedsmall: bonn's data have changed since this run, so it cannot be told whom it trained on\n"
+
+
 def test_a_run_of_which_the_site_keeps_no_model_is_refused_in_one_line(fedsmall, tmp_path):
     data = hospital(tmp_path, 40)
 
@@ -129,7 +142,7 @@ def test_a_run_of_which_a_part_of_a_model_was_released_is_refused(fedsmall, tmp_
 
 
 def test_a_site_that_holds_nobody_out_is_told_so(fedsmall, tmp_path):
-    data = hospital(tmp_path, 2)
+    data = hospital(tmp_path, 1)
 
     code, _, complained = fedsmall("site", "audit", "run", "--data", data, "--kit", finished(tmp_path, data, steps=0))
 
