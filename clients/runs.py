@@ -61,11 +61,6 @@ def folders_of(home: Path, run: str) -> list[Path]:
     return [path for path in (now, *sorted(home.glob(f"{now.name}-*"))) if path.is_dir()]
 
 
-def has_same_data(folder: Path, digest: str) -> bool:
-    """Whether the data are those of a run's first communication round, or it keeps nothing of them."""
-    return not (kept := folder / "data").exists() or kept.read_bytes() == digest.encode()
-
-
 def check_same_data(folder: Path, digest: str) -> None:
     """Raise DataError where the data are not those of the first communication round: two populations would mix."""
     if not _keep_once(folder / "data", digest.encode()):

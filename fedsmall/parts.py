@@ -191,6 +191,13 @@ class Validation(Frozen):
     floor: Positive = 1
     by_samples: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_patience(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("patience") is not None:
+            raise ValueError(f"patience belongs to the scenario: stop = {{patience = {given['patience']}}}")
+        return given
+
 
 class EarlyStop(Frozen):
     """When a run ends before its last round, and which model it keeps (:mod:`fedsmall.evaluation.stopping`).

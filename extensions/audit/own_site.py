@@ -7,7 +7,7 @@ import numpy as np
 
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.kept import FOLDER, NOT_KEPT
-from fedsmall.clients.runs import has_same_data, scaling_of
+from fedsmall.clients.runs import check_same_data, scaling_of
 from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_request import read_agreed
 from fedsmall.data.federation import Samples, Task
@@ -52,7 +52,7 @@ class SiteAudit(NamedTuple):
 def hold_against(folder: Path, site: str, data: Path | None) -> SiteAudit:
     """Hold the global model that a site keeps in a run's ``folder`` against its own patients; nothing leaves it.
 
-    Raises PlanError where it keeps none, DataError where nobody is held out.
+    Raises PlanError where it keeps none, DataError where nobody is held out, or the data are others now.
     """
     agreed, model = read_agreed(folder), Shelf(folder / FOLDER).arrays(GLOBAL)
     if agreed is None or not (model or agreed.plan.has_own_models):
@@ -63,8 +63,7 @@ def hold_against(folder: Path, site: str, data: Path | None) -> SiteAudit:
     if plan.method.is_ensemble:
         raise PlanError("the model of this run is an ensemble; this audit holds one model against patients")
     raw = load_site(plan, site, data)
-    if not has_same_data(folder, digest_of({"x": raw.train.x, "y": raw.train.y})):
-        raise DataError(f"{site}'s data have changed since this run, so it cannot be told whom it trained on")
+    check_same_data(folder, digest_of({"x": raw.train.x, "y": raw.train.y}))
     train, held = raw.samples(scaling_of(folder) if raw.scaled else None)
     if held is None or not len(held):
         raise DataError(f"{site} holds nobody out, so there is nobody to compare its training patients with")

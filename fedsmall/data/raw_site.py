@@ -1,7 +1,8 @@
 """The sites as they were read: what is dealt to whom, the sums that each tells, and what of it a model takes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -19,8 +20,8 @@ BALANCED = "balanced"
 HELD_OUT = 0.25
 UNUSED, OFFICIAL = "unused training samples", "official test"
 NO_OFFICIAL = "these data have no test set of their own; say how much to hold out, as in test = 0.2"
-SPARE = "Some samples are in no part: how many a site trains on must not tell how large groups are that stay whole"
 Extra = dict[str, Part]  # further test sets by name
+Choose = Callable[[np.ndarray | None], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -158,9 +159,7 @@ def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tupl
         alike = len({part.y.shape[1:] for part in held}) <= 1
         common = join(held) if alike else held[0][np.arange(0)]
     if not len(common) and not any(map(len, held)):
-        raise DataError(
-            "the sites are too small to hold anything out (each needs two samples, or patients); give a test set"
-        )
+        raise DataError("the sites are too small to hold anything out (a class needs two samples); give a test set")
     return sites, common, {}
 
 
@@ -174,54 +173,53 @@ def _taking_part(plan: Plan, names: list[str]) -> list[str]:
 
 def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: bool = True) -> RawSite:
     """The site ``name``, whose samples are under ``key``: split by its own streams, so that it can do so alone."""
-    part, held, rows = pool.train[key], pool.test.get(key), len(pool.train[key])
+    part, held = pool.train[key], pool.test.get(key)
     if held is None and plan.test == "official":
         raise PlanError(f'test = "official" and {NO_OFFICIAL}')
     if type(plan.test) is int and hold:
         raise PlanError(f"test = {plan.test} counts samples of all; sites of their own hold out a share: test = 0.2")
     if hold and (held is None or isinstance(plan.test, float)):
-        part, held = _apart(part, *_held_out_rows(part, plan, name), plan.seed, name)
-        rows -= len(held)
+        part, held = _apart(part, partial(_held_out_rows, part, plan, name), plan.seed, name)
     if (n := plan.samples_per_site) is not None:
         if n > len(part):
             raise PlanError(f"samples_per_site = {n} and site {name!r} has {len(part)} to train on")
         part = part[np.sort(rng_for(plan.seed, "subset", name).permutation(len(part))[:n])]
     raw = RawSite(name, task_at(task, part.y), part, held, preparation_of(pool, plan.dtype), COUNT_FLOOR, pool.notes)
-    raw = _keep_back(plan, replace(raw, unlabelled=pool.unlabelled), is_own=True)
-    is_spare = plan.samples_per_site is None and len(raw.train) + len(raw.kept_back or ()) < rows
-    return replace(raw, notes=(*raw.notes, SPARE)) if is_spare else raw
+    return _keep_back(plan, replace(raw, unlabelled=pool.unlabelled), is_own=True)
 
 
 def _keep_back(plan: Plan, raw: RawSite, is_own: bool = False) -> RawSite:
     if not plan.kept_back:
         return raw
-    rng, size = rng_for(plan.seed, "kept back", raw.name), len(raw.train)
-    out = splits.keep_back(raw.train.y, plan.kept_back, rng, splits.kin_of(raw.train))
-    count = min(int(plan.kept_back * size + 0.5), size // 2) if is_own else len(out)
-    train, kept_back = _apart(raw.train, out, count, plan.seed, raw.name)
+
+    def choose(kin: np.ndarray | None) -> np.ndarray:
+        rng = rng_for(plan.seed, "kept back", raw.name)
+        return splits.keep_back(raw.train.y, plan.kept_back, rng, kin)
+
+    train, kept_back = _apart(raw.train, choose, plan.seed, raw.name, is_own)
     return replace(raw, train=train, kept_back=kept_back)
 
 
-def _held_out_rows(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, int]:
-    """What a site of its own holds out, and how many that are where no groups stay whole."""
-    kin = splits.kin_of(part)
+def _held_out_rows(part: Part, plan: Plan, name: str, kin: np.ndarray | None) -> np.ndarray:
     if plan.folds is not None:
-        out = splits.fold_split(part.y, plan.folds, plan.fold, plan.folds - 1, plan.seed, kin, each=False)[1]
-        return out, len(range(plan.fold, len(part), plan.folds))
-    count = int((plan.test if isinstance(plan.test, float) else HELD_OUT) * len(part) + 0.5)
-    return splits.hold_out(part.y, count, rng_for(plan.seed, "held-out", name), kin)[1], count
+        return splits.fold_split(part.y, plan.folds, plan.fold, plan.folds - 1, plan.seed, kin, each=False)[1]
+    # a share that a plan chooses is of all samples: of each class it told how large that is
+    share = int(plan.test * len(part) + 0.5) if isinstance(plan.test, float) else HELD_OUT
+    return splits.hold_out(part.y, share, rng_for(plan.seed, "held-out", name), kin)[1]
 
 
-def _apart(part: Part, out: np.ndarray, count: int, seed: int, name: str) -> tuple[Part, Part]:
-    """What a site trains on, and ``count`` samples that it does not, of which those in ``out`` serve as these.
+def _apart(part: Part, choose: Choose, seed: int, name: str, is_own: bool = True) -> tuple[Part, Part]:
+    """What a site trains on, and the samples that ``choose`` takes from it, given the groups that stay whole.
 
-    A site says how many it trains on. Where groups stay whole that would tell how large they are, of any column that a
-    plan says are patients: so it trains on as many as without groups, and some are in neither part.
+    A site of its own says how many it trains on, and a plan may call any column patients: so that the number tells
+    nothing of groups it is as if there were none, and some samples are in neither part.
     """
-    kin, count = splits.kin_of(part), min(count, len(part) - 1)
-    kin = np.arange(len(part)) if kin is None else kin
+    kin = splits.kin_of(part)
+    out = choose(kin)
+    count = min(len(choose(None)), len(part) - 1) if is_own else len(out)
+    groups = np.arange(len(part)) if kin is None else kin
     while len(out) > count:
-        out = out[kin[out] != kin[out[-1]]]
+        out = out[groups[out] != groups[out[-1]]]
     others = rng_for(seed, "trained on", name).permutation(np.setdiff1d(np.arange(len(part)), out))
     return part[np.sort(others[: len(part) - count])], part[out]
 
@@ -306,7 +304,6 @@ def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, 
     dealt = [part for name, part in pool.train.items() if name not in plan.without]
     rows = sum(map(len, dealt)) - (0 if given else _count_held_out(plan, sites, test, pool))
     used = sum(len(site.train) + len(site.kept_back or ()) for site in sites)
-    notes += [SPARE] * any(SPARE in site.notes for site in sites)
     if used != rows:
         why = "" if plan.samples_per_site is None else f" (samples_per_site = {plan.samples_per_site})"
         notes.append(f"{used:,} of {rows:,} training rows were used{why}")

@@ -24,8 +24,7 @@ OUTCOME = re.compile(
 HOSPITAL = re.compile(r"[oôs]pital|^site|cent(er|re)|[ck]lini[ckq]|institut|^ward|krankenhaus|ospedale|access_gr", re.I)
 PATIENT = re.compile(r"pa[ctz]ient|subject|person|mrn|^(pat|pt?|case|record|u?subj)[\W_]*(id|nr|no)(num)?$|^id$", re.I)
 NO_VALUE = re.compile(
-    r"\[?(unk(nown)?|missing|not (known|done|available|applicable|evaluated|assessed))\]?|n\.?d\.?|unbekannt|fehlt|\.",
-    re.I,
+    r"\[?(unk(nown)?|missing|not (known|done|available|evaluated))\]?|n\.?d\.?|unbekannt|fehlt|\.", re.I
 )
 YES = re.compile(r"1|y(es)?|true|pos(iti[vf]e?)?|ja?|oui|s[ií]|malign(ant|e|o)?|dead|died|present|case|abnormal|.*\+")
 CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")

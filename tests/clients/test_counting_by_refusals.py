@@ -92,7 +92,7 @@ VALUES = {"positive": ["positive"], "not": ["negative", "unknown"]}
 PLANS = {
     "a column as patients": {"patient": "status"},
     "another seed": {"patient": "status", "seed": 5},
-    "a share of each class": {"label": "status", "classes": VALUES},
+    "a quarter": {"label": "status", "classes": VALUES, "test": 0.25},
     "a smaller share": {"label": "status", "classes": VALUES, "test": 0.1},
     "half": {"label": "status", "classes": VALUES, "test": 0.5},
     "folds": {"label": "status", "classes": VALUES, "folds": 5},

@@ -116,7 +116,7 @@ def test_a_table_that_has_grown_since_is_refused_for_nobody_knows_whom_the_run_t
     code, said, complained = fedsmall("site", "audit", "run", "--kit", kit, "--data", data)
 
     assert (code, said) == (2, "")
-    assert complained == "fedsmall: bonn's data have changed since this run, so it cannot be told whom it trained on\n"
+    assert complained == "fedsmall: the site's data have changed since this run began; start a new run\n"
 
 
 def test_a_run_of_which_the_site_keeps_no_model_is_refused_in_one_line(fedsmall, tmp_path):
@@ -142,7 +142,7 @@ def test_a_run_of_which_a_part_of_a_model_was_released_is_refused(fedsmall, tmp_
 
 
 def test_a_site_that_holds_nobody_out_is_told_so(fedsmall, tmp_path):
-    data = hospital(tmp_path, 1)
+    data = hospital(tmp_path, 2)
 
     code, _, complained = fedsmall("site", "audit", "run", "--data", data, "--kit", finished(tmp_path, data, steps=0))
 
