@@ -203,7 +203,7 @@ def _patients(raw: RawSite, floor: int) -> list[Finding]:
         return []
     out = 0 if held is None else len(np.unique(held))
     counts = f"{few(len(np.unique(trained)), floor)} to train on, {few(out, floor)} held out"
-    return [_good(f"Split by patients: {counts}, and all samples of a patient on one side")]
+    return [_good(f"Split by patients: {counts}, and all samples of a patient on one side, or in no part")]
 
 
 def _idle(plan: Plan, raw: RawSite) -> list[Finding]:
