@@ -271,7 +271,6 @@ class Growing:
         self.nodes: list[Node] = [Node()]
         self.at = np.zeros(len(g), np.int64)  # the node of each row, -1 once it is in a leaf
         self.leaf = np.zeros(len(g), np.int64)
-        self.parents = {0: -1}
 
     def grow(self) -> Talk[None]:
         """Split level by level until nothing is gained or the tree is deep enough; a talk with the passive parties."""
@@ -316,7 +315,7 @@ class Growing:
     def _choose(self, open_nodes: list[int], level: int) -> Talk[dict[int, Choice]]:
         active, competitors = self.data.names[0], self._competing(level)
         passives = [party for party in competitors if party != active]
-        words = {"tree": self.tree, "nodes": [[node, self.parents[node]] for node in open_nodes]}
+        words = {"tree": self.tree, "nodes": [[node, -1] for node in open_nodes]}  # earlier parties read a parent
         asked = [Message(active, party, "sums", words, {"at": self.at}) for party in passives]
         replies = {reply.sender: reply for reply in (yield asked)} if asked else {}
         sums = {party: self._decrypt(replies[party], len(open_nodes)) for party in passives}
@@ -371,7 +370,6 @@ class Growing:
         left, right = len(self.nodes), len(self.nodes) + 1
         self.nodes[node] = Node(party, answer[0], left, right)
         self.nodes += [Node(), Node()]
-        self.parents |= {left: node, right: node}
         inside = self.at == node
         self.at[inside] = np.where(answer[1][inside], left, right)
         return left, right

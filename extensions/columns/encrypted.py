@@ -226,17 +226,13 @@ class Adder:
 
     def histogram(self, rows: np.ndarray) -> Histogram:
         """A node's histogram from its rows."""
-        of_columns = self._rows_by_bin(rows)
-        return [{number: self._sum(inside) for number, inside in by_bin.items()} for by_bin in of_columns]
-
-    def _rows_by_bin(self, rows: np.ndarray) -> list[dict[int, np.ndarray]]:
-        groups = []
+        histogram = []
         for numbers in self.numbers[rows].T:
             order = np.argsort(numbers, kind="stable")
             bins, starts = np.unique(numbers[order], return_index=True)
             parts = np.split(rows[order], starts[1:])  # of no rows one, of no bin
-            groups.append(dict(zip(bins.tolist(), parts, strict=False)))
-        return groups
+            histogram.append({number: self._sum(part) for number, part in zip(bins.tolist(), parts, strict=False)})
+        return histogram
 
     def _sum(self, rows: np.ndarray) -> list["mpz"]:
         chosen = [self.ciphertexts[row] for row in rows.tolist()]

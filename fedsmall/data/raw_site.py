@@ -215,9 +215,9 @@ def _apart(part: Part, choose: Choose, seed: int, name: str, is_own: bool = True
     nothing of groups it is as if there were none, and some samples are in neither part.
     """
     kin = splits.kin_of(part)
-    out = choose(kin)
-    count = min(len(choose(None)), len(part) - 1) if is_own else len(out)
     groups = np.arange(len(part)) if kin is None else kin
+    out = choose(kin)
+    count = min(len(choose(None) if is_own and kin is not None else out), len(part) - 1)
     while len(out) > count:
         out = out[groups[out] != groups[out[-1]]]
     others = rng_for(seed, "trained on", name).permutation(np.setdiff1d(np.arange(len(part)), out))
