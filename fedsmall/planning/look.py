@@ -68,6 +68,8 @@ def read_tables(path: Path, sheet: str | None = None) -> "tuple[dict[str, DataFr
 
 def _has_commas(cells: "Series") -> bool:
     """Whether the numbers of a column have decimal commas, and not all of them in the places of thousands."""
+    if cells.dtype.kind in "fiub" or not cells.str.contains(",", regex=False).any():
+        return False
     filled = _count(cells)
     commas = [cell for cell in filled if COMMA.fullmatch(cell)]
     return _share(commas, filled) > 0.5 and not all(map(THOUSANDS.fullmatch, commas))

@@ -29,6 +29,7 @@ console = terminal()
 SCHEMA = "fedsmall.schema.json"  # by which editors complete and check a scenario's keys
 FEW_ROWS = 80  # of a hospital, with which a round has too few steps for a small rate
 SHOWN = 20  # rows of the terminal's table
+WIDE = 2_000  # columns, from which on looking at them takes seconds
 METHODS = """
 [[method]]
 name = "StandaloneRidge"      # a regression at every hospital alone: what federation has to beat
@@ -73,6 +74,8 @@ def new(
         return _write(out, *scenario_of_images(table, path, out.stem, positive))
     tables, decimal = read_tables(table, sheet)
     rows = join_rows(tables)
+    if rows.shape[1] > WIDE:
+        console.print(f"{rows.shape[1]:,} columns are looked at, which takes a while", style="dim")
     predicted = (time, event) if time is not None and event is not None else (label or _ask_label(rows),)
     for name in [*predicted, *(column for column in (site, patient) if column)]:
         if name not in rows:

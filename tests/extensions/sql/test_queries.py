@@ -2,6 +2,7 @@
 
 import sqlite3
 import sys
+from contextlib import closing
 
 import numpy as np
 import pandas
@@ -23,7 +24,7 @@ NO_SELECT = "one SELECT and nothing else"
 def ask(tmp_path, monkeypatch):
     """Write a query of a database with one table, of one patient a row; gives the query's path."""
     monkeypatch.setenv("FEDSMALL_DATABASE", f"sqlite:///{tmp_path / 'ward.sqlite'}")
-    with sqlite3.connect(tmp_path / "ward.sqlite") as ward:
+    with closing(sqlite3.connect(tmp_path / "ward.sqlite")) as ward, ward:
         ward.execute("CREATE TABLE ward (age REAL, sex TEXT, dose INTEGER, died INTEGER, seen TEXT)")
         ward.executemany(
             "INSERT INTO ward VALUES (?, ?, ?, ?, '2024-05-01')",
@@ -39,7 +40,7 @@ def ask(tmp_path, monkeypatch):
 
 
 def rows(tmp_path):
-    with sqlite3.connect(tmp_path / "ward.sqlite") as ward:
+    with closing(sqlite3.connect(tmp_path / "ward.sqlite")) as ward, ward:
         return ward.execute(SELECT).fetchall()
 
 
@@ -179,7 +180,7 @@ def test_a_station_asks_once_in_a_run_and_its_log_has_the_query(station):
 def test_patients_who_come_during_a_run_are_in_the_next_one(station, tmp_path):
     model = scaled(station, of_query())
     before, _ = station.answer("roll", config(of_query()), {})
-    with sqlite3.connect(tmp_path / "ward.sqlite") as ward:
+    with closing(sqlite3.connect(tmp_path / "ward.sqlite")) as ward, ward:
         ward.executemany("INSERT INTO ward VALUES (50, 'f', 3, ?, '')", [(0,), (1,)] * 4)
 
     assert "error" not in station.answer("train", order(1, the_plan=of_query()), model)[0]

@@ -176,7 +176,8 @@ def test_the_benchmark_says_in_one_line_that_there_is_no_gpu_before_anything_is_
     code, said, complained = fedsmall("bench", "--device", "cuda", "--out", "out")
 
     assert (code, said, complained.count("\n")) == (2, "", 1)
-    assert f'device = "cuda": not here; this machine has cpu; torch {torch.__version__} is built' in complained
+    built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
+    assert f'device = "cuda": not here; this machine has cpu{built}\n' in complained
     assert not (tmp_path / "out").exists()
 
 
