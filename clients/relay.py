@@ -1,19 +1,14 @@
-"""Messages passed on to the site's data process, and the ClientApp of Flower's classic programs, which does only that.
+"""Messages passed on to the site's data process.
 
 torch, data and model live in the data process (:mod:`fedsmall.clients.data_process`), which alone may read the data.
 """
 
-import os
-from pathlib import Path
-
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedsmall.clients import socket_frames
-from fedsmall.clients.socket_frames import KEY, SOCKET
-from fedsmall.ends import ENDS, Sign, signer, statement_of
+from fedsmall.ends import ENDS, Sign, statement_of
 from fedsmall.entry_points import HANDLERS, extensions
-from fedsmall.frames import FrameError, header_and_block, join_pieces, pieces_of, with_block
+from fedsmall.frames import FrameError, header_and_block, pieces_of, with_block
 from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.wire import BALANCE, CONFIG, REFUSED, VALIDATE
 
@@ -27,23 +22,6 @@ KINDS = {
     f"evaluate.{VALIDATE}": VALIDATE,
     **{f"query.{kind}": kind for kind in ("scaling", HELP, READDRESS, BEFORE, PAIRS, BALANCE, *extensions(HANDLERS))},
 }
-
-app = ClientApp()
-
-
-def relay(message: Message, context: Context | None = None) -> Message:
-    """The data process's answer to a message; an error is one line that the data process wrote."""
-    try:
-        frame = join_pieces(message.content.config_records.values())
-    except FrameError as error:
-        return refusal(message, f"the order cannot be read: {error}")
-    sign = signer(Path(os.environ[KEY])) if KEY in os.environ else None
-    return answer_of(message, frame, os.environ[SOCKET], sign)
-
-
-for kind in KINDS:
-    method, _, action = kind.partition(".")
-    getattr(app, method)(*[action] if action else ())(relay)
 
 
 def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = None) -> Message:

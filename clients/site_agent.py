@@ -20,8 +20,8 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.supercore.task_identity import TaskIdentity
 from google.protobuf.message import DecodeError
 
+from fedsmall.clients.bundles import check_bundle
 from fedsmall.clients.fleet import FIRST_WAIT_S, LONGEST_WAIT_S, Arrival, Fleet, GoneError, NotAdmittedError
-from fedsmall.clients.launcher import check_bundle
 from fedsmall.clients.relay import KILLED, answer_of, refusal
 from fedsmall.ends import Sign, signer
 from fedsmall.errors import PolicyError

@@ -11,8 +11,6 @@ from typing import Any
 from fedsmall.frames import LENGTHS, FrameError, Header, arrays_of_block, header_of, lengths, to_frame
 from fedsmall.wire import Arrays
 
-SOCKET = "FEDSMALL_STATION"  # where the data process listens; set by `fedsmall site up`
-KEY = "FEDSMALL_SITE_KEY"  # the file of the site's key, where answers are to be signed
 LONGEST_PATH = 100  # the system's limit for a socket's path is 104 or 108
 CALL_S = 60.0  # how long a caller may take to say what it wants
 DATA_PROCESS_START_S = 90.0  # a data process that was restarted loads torch and the data first

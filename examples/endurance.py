@@ -68,9 +68,8 @@ def victims(loopback: LoopbackConsortium) -> list[tuple[str, int]]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         arguments = _read(path).split(b"\0")
         ours = str(loopback.folder).encode() in _read(path.with_name("environ"))  # only what this consortium started
-        if ours and any(word.endswith((b"flwr-serverapp", b"fedsmall.clients.launcher")) for word in arguments):
-            kind = "ServerApp" if any(word.endswith(b"flwr-serverapp") for word in arguments) else "ClientApp"
-            processes.append((kind, int(path.parent.name)))
+        if ours and any(word.endswith(b"flwr-serverapp") for word in arguments):
+            processes.append(("ServerApp", int(path.parent.name)))
     return sorted(processes)
 
 

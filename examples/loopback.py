@@ -22,10 +22,9 @@ def silent(_: str) -> None:
 class LoopbackConsortium:
     """A consortium in ``folder`` whose sites hold the given data; TLS, node authentication and the gate are all on.
 
-    ``policy`` is the text of every site's policy; the ``classic`` sites run Flower's own programs, a ``durable`` server
-    keeps its state on the disk, and over a ``line`` all that goes between the sites and the server is slow. Where the
-    sites are ``regions``, their data are the folders of their consortia. Use it as a context: whatever it started ends
-    with it.
+    ``policy`` is the text of every site's policy; a ``durable`` server keeps its state on the disk, and over a ``line``
+    all that goes between the sites and the server is slow. Where the sites are ``regions``, their data are the folders
+    of their consortia. Use it as a context: whatever it started ends with it.
     """
 
     def __init__(
@@ -34,18 +33,16 @@ class LoopbackConsortium:
         data: Mapping[str, Path],
         policy: str = "",
         say: Say = silent,
-        classic: Collection[str] = (),
         durable: bool = False,
         line: Line | None = None,
         regions: bool = False,
     ) -> None:
         self.folder = folder / "consortium"
         self.durable, self.regions = durable, regions
-        self.classic = classic
         self.data = dict(data)
         self.say = say
         lines = [f"line {name}" for name in self.data]
-        wanted = [*self.data, "gate", "superlink", *lines]
+        wanted = ["gate", "superlink", *lines]
         self.ports = dict(zip(wanted, free_ports(len(wanted)), strict=True))
         self.lines = SlowLines({self.ports[one]: self.ports["gate"] for one in lines}, line) if line else None
         members.create(
@@ -105,8 +102,7 @@ class LoopbackConsortium:
         """Start one site."""
         data = None if self.regions else self.data[name]
         region = self.data[name] if self.regions else None
-        port, classic = self.ports[name], name in self.classic
-        site.up(self.kit(name), data, port, self.say, classic=classic, region=region)
+        site.up(self.kit(name), data, self.say, region=region)
 
     def start(self, run: str, plan: Plan, sites: Collection[str] = (), **patience: Any) -> int:
         """Start a run over these sites, or over all; returns Flower's number for it."""

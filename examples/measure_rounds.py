@@ -1,8 +1,7 @@
 """Seconds and processor seconds per communication round of three real sites, all programs on the same cores.
 
-Three federations, one after the other, each with TLS, the gate, node keys, policies, logs and journal: ``resident`` as
-`fedsmall server up` and `fedsmall site up` start it; ``durable`` with the SuperLink's state on the disk; ``classic``
-with that, and at the sites Flower's own SuperNode and SuperExec, and a fresh ClientApp for every message. Two more have
+Federations, one after the other, each with TLS, the gate, node keys, policies, logs and journal: ``resident`` as
+`fedsmall server up` and `fedsmall site up` start it; ``durable`` with the SuperLink's state on the disk. Two more have
 sites behind slow lines: ``slow`` of a tenth of a second there and back and 10 Mbit/s, ``slowest`` of 1 s and 1 Mbit/s.
 ``sealed`` is ``resident`` with end-to-end encryption and secure sums; ``ten``, ``twenty`` and ``forty`` are
 ``resident`` with so many sites. One in EVERY communication rounds is an average, in ten where nothing is said.
@@ -33,7 +32,6 @@ SITES = ("bonn", "essen", "ulm")
 VARIANTS: dict[str, dict[str, Any]] = {
     "resident": {},
     "durable": {"durable": True},
-    "classic": {"durable": True, "classic": SITES},
     "slow": {"line": Line(0.1, 10.0)},
     "slowest": {"line": Line(1.0, 1.0)},
     "sealed": {},
@@ -43,7 +41,7 @@ SETTINGS = {"sealed": ["method.0.privacy={blur = 1.0, sealed = true, secure = tr
 BLURRED = ["method.0.privacy={blur = 1.0}"]
 POLICY = "least_samples = 1\nsealed = false\n"
 AVERAGE_EVERY = "10"
-USUAL = ("resident", "durable", "classic")
+USUAL = ("resident", "durable")
 PATIENCE = {"round_deadline_s": 300.0, "start_deadline_s": 300.0}
 
 

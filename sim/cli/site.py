@@ -86,22 +86,17 @@ def up(
     kit: Kit = HERE,
     data: Annotated[Path | None, Option(help="the site's file or folder of data")] = None,
     home: Home = None,
-    classic: Annotated[
-        bool, Option("--classic", help="Flower's SuperNode and SuperExec in place of the site agent")
-    ] = False,
-    port: Annotated[int, Option(help="the SuperNode's own port, on the loopback (--classic)")] = 9094,
     detach: Annotated[bool, Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")] = False,
     only: Annotated[str, Option(help="`station` (data, no network) or `network` (no data): a container each")] = "",
     device: Annotated[str, Option(help="where the site trains: auto, cpu, cuda, cuda:1 or mps")] = "cpu",
     region: Annotated[
         Path | None, Option(metavar="CONSORTIUM", help="speak for a region: the folder of its own consortium")
     ] = None,
-    insecure: Annotated[bool, Option(help="plain text; on the loopback only, for trials")] = False,
 ) -> None:
     """Join the federation: start the data process and the site agent; all connections go out."""
     site = site_of(kit, home)
     say_changes(policy_of(kit))
-    sites.up(site, data, port, say, insecure=insecure, only=only, device=device, classic=classic, region=region)
+    sites.up(site, data, say, only=only, device=device, region=region)
     if only != "station":  # which has no network, and no certificate to trust
         say(keys.authority_words(kit / "ca.crt"))
     say(f"{site.card.site} is up; logs in {site.process_folder}. What leaves is in {site.home / 'log.jsonl'}")
@@ -209,8 +204,7 @@ def status(kit: Kit = HERE, home: Home = None) -> None:
     """Which of the site's programs run."""
     site = site_of(kit, home)
     running = supervisor.pids(site.process_folder)
-    classic = "supernode" in running or "superexec" in running
-    for name in ("station", *sites.NETWORK[classic]):
+    for name in ("station", "resident"):
         say(f"{name}: {'runs' if name in running else 'does not run'}")
     for line in sites.warnings(site):
         say(line, "yellow")

@@ -31,7 +31,7 @@ def own_digest(source: Path = BUNDLE) -> str:
     """The digest of the bundle in a folder, by which a site approves it; by default of the one that fedsmall sends."""
     from flwr.cli.build import build_fab_from_disk
 
-    from fedsmall.clients.launcher import bundle_digest
+    from fedsmall.clients.bundles import bundle_digest
 
     return bundle_digest(build_fab_from_disk(source))
 

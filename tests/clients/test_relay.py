@@ -1,4 +1,4 @@
-"""The relay hands a message to the station and brings back its answer; it imports no torch. The launcher asks first."""
+"""The relay hands a message to the station and brings back its answer; it imports no torch. A bundle is known first."""
 
 import io
 import subprocess
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedsmall.clients import launcher, relay, socket_frames
+from fedsmall.clients import bundles, relay, socket_frames
 from fedsmall.errors import PolicyError
 from fedsmall.frames import from_frame, join_pieces, pieces_of, to_frame
 from fedsmall.sim.consortium.flower_cli import own_digest
@@ -20,12 +20,11 @@ from fedsmall.wire import CONFIG
 
 
 @pytest.fixture
-def station(tmp_path, monkeypatch):
+def station(tmp_path):
     """A station that answers with whatever the test gives it, and keeps what it was asked."""
     asked, answers = [], []
     path = tmp_path / "door" / "s"
     listening = socket_frames.listen(path)
-    monkeypatch.setenv(relay.SOCKET, str(path))
 
     def attend():
         while True:
@@ -50,12 +49,18 @@ def order(kind="train"):
     return Message(RecordDict({"frame-0": ConfigRecord(pieces_of(frame)[0])}), 5, kind)
 
 
-def test_a_message_goes_to_the_station_and_its_answer_comes_back_in_order(station):
+def relayed(message, folder):
+    """The answer of the station in a folder."""
+    frame = join_pieces(message.content.config_records.values())
+    return relay.answer_of(message, frame, str(folder / "door" / "s"))
+
+
+def test_a_message_goes_to_the_station_and_its_answer_comes_back_in_order(station, tmp_path):
     asked, answers = station
     sent = {"arrays/b": np.array([4.0, 5.0], np.float32), "arrays/a": np.array(6, np.int64)}
     answers.append(({"metrics": {"num-examples": 9}, "order": ["arrays/b", "arrays/a"]}, sent))
 
-    reply = relay.relay(order())
+    reply = relayed(order(), tmp_path)
 
     words, arrays = asked[0]
     assert words == {"kind": "train", "config": {"round": 2, "common": True}}
@@ -66,46 +71,35 @@ def test_a_message_goes_to_the_station_and_its_answer_comes_back_in_order(statio
     assert came["arrays/a"].shape == ()
 
 
-def test_a_refusal_becomes_an_error_of_one_line(station):
+def test_a_refusal_becomes_an_error_of_one_line(station, tmp_path):
     station[1].append(({"error": "essen: no"}, {}))
 
-    reply = relay.relay(order())
+    reply = relayed(order(), tmp_path)
 
     assert reply.has_error()
     assert reply.error.reason == "essen: no"
 
 
-def test_an_order_that_is_no_frame_or_of_no_kind_that_is_known_never_reaches_the_station(station):
+def test_an_order_of_no_kind_that_is_known_never_reaches_the_station(station, tmp_path):
     asked, _ = station
-    act_as_server()
-    unframed = Message(RecordDict({"frame-0": ConfigRecord({"x": 1})}), 5, "train")
 
-    assert "cannot be read" in relay.relay(unframed).error.reason
-    assert "does not know" in relay.relay(order("train.replica")).error.reason
+    assert "does not know" in relayed(order("train.replica"), tmp_path).error.reason
     assert not asked
 
 
-def test_every_question_that_the_app_answers_is_passed_on():
-    answered = {name.removesuffix(".default") for name in relay.app._registered_funcs}
-
-    assert answered == set(relay.KINDS)
-
-
 def test_a_station_that_is_not_there_is_said_so_without_its_path(tmp_path, monkeypatch):
-    monkeypatch.setenv(relay.SOCKET, str(tmp_path / "nothing"))
     monkeypatch.setattr(socket_frames.ask, "__defaults__", (0.1,))
 
-    reply = relay.relay(order())
+    reply = relayed(order(), tmp_path)
 
     assert "the site's data process does not answer (No such file" in reply.error.reason
     assert str(tmp_path) not in reply.error.reason
 
 
 @pytest.mark.parametrize("said", [b"", b"\0" * 5])
-def test_a_station_that_ends_before_it_has_answered_is_sent_the_order_again(tmp_path, monkeypatch, said):
+def test_a_station_that_ends_before_it_has_answered_is_sent_the_order_again(tmp_path, said):
     path = tmp_path / "door" / "s"
     listening = socket_frames.listen(path)
-    monkeypatch.setenv(relay.SOCKET, str(path))
 
     def killed():
         line, _ = listening.accept()
@@ -114,7 +108,7 @@ def test_a_station_that_ends_before_it_has_answered_is_sent_the_order_again(tmp_
 
     thread = threading.Thread(target=killed)
     thread.start()
-    reply = relay.relay(order())
+    reply = relayed(order(), tmp_path)
     thread.join()
     listening.close()
 
@@ -126,7 +120,7 @@ def test_a_station_that_ends_before_it_has_answered_is_sent_the_order_again(tmp_
 def test_the_relay_imports_nothing_heavy():
     code = (
         "import sys, flwr.supernode.cli.flwr_clientapp; before = set(sys.modules);"
-        "import fedsmall.clients.relay, fedsmall.clients.launcher;"
+        "import fedsmall.clients.relay, fedsmall.clients.bundles;"
         "heavy = {'torch', 'pydantic', 'sklearn', 'pandas', 'scipy', 'ray', 'flwr.serverapp'};"
         "heavy &= set(sys.modules) - before; print(sorted(heavy))"
     )
@@ -147,29 +141,26 @@ def test_a_bundles_digest_is_of_its_contents_alone():
     files = [("a.py", "one"), ("b.py", "two")]
 
     digests = {
-        launcher.bundle_digest(bundle(files)),
-        launcher.bundle_digest(bundle(files[::-1], zipfile.ZIP_STORED)),
+        bundles.bundle_digest(bundle(files)),
+        bundles.bundle_digest(bundle(files[::-1], zipfile.ZIP_STORED)),
     }
     others = [[("a.py", "one"), ("b.py", "twö")], [("a.py", "one")], [("a.py", "one"), ("c.py", "two")]]
 
     assert len(digests) == 1
-    assert len({*digests, *(launcher.bundle_digest(bundle(other)) for other in others)}) == 4
+    assert len({*digests, *(bundles.bundle_digest(bundle(other)) for other in others)}) == 4
 
 
-def test_only_an_approved_bundle_is_installed():
-    installed = []
+def test_only_an_approved_bundle_is_let_in():
     good, bad = bundle([("a.py", "one")]), bundle([("a.py", "import os")])
-    install = launcher.check_before(installed.append, f"{own_digest()},{launcher.bundle_digest(good)}")
+    approved = f"{own_digest()},{bundles.bundle_digest(good)}"
 
-    install(good)
+    bundles.check_bundle(good, approved)
     with pytest.raises(PolicyError, match="no code of it was loaded"):
-        install(bad)
+        bundles.check_bundle(bad, approved)
     with pytest.raises(PolicyError, match="no zip file"):
-        install(b"nonsense")
+        bundles.check_bundle(b"nonsense", approved)
     with pytest.raises(PolicyError, match="not among those approved"):
-        launcher.check_before(installed.append, "")(good)
-
-    assert installed == [good]
+        bundles.check_bundle(good, "")
 
 
 APP = '[project]\nname = "other-app"\nversion = "1.2"\n[tool.flwr.app]\npublisher = "some\\nbody"\n'
@@ -186,7 +177,7 @@ APP = '[project]\nname = "other-app"\nversion = "1.2"\n[tool.flwr.app]\npublishe
 )
 def test_a_bundle_that_is_refused_is_named(pyproject, name):
     with pytest.raises(PolicyError, match=name) as refused:
-        launcher.check_bundle(bundle([("pyproject.toml", pyproject)]), "")
+        bundles.check_bundle(bundle([("pyproject.toml", pyproject)]), "")
 
     assert "\n" not in str(refused.value)
 
@@ -198,17 +189,10 @@ def test_a_damaged_bundle_is_refused_in_one_line():
             content = whole[:place] + bytes([value]) + whole[place + 1 :]
 
             with pytest.raises(PolicyError, match="no code of it was loaded"):
-                launcher.check_bundle(content, "")
+                bundles.check_bundle(content, "")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_bundle_that_names_a_file_twice_is_refused():
     with pytest.raises(PolicyError, match="twice"):
-        launcher.bundle_digest(bundle([("a.py", "one"), ("a.py", "two")]))
-
-
-def test_flower_still_has_the_place_where_the_check_goes():
-    from flwr.supernode.runtime import run_clientapp
-
-    assert callable(vars(run_clientapp)["install_from_fab"])
-    assert "install_from_fab" in run_clientapp.run_clientapp.__code__.co_names
+        bundles.bundle_digest(bundle([("a.py", "one"), ("a.py", "two")]))

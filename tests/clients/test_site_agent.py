@@ -7,8 +7,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from fedsmall.clients import fleet, site_agent
+from fedsmall.clients.bundles import bundle_digest
 from fedsmall.clients.fleet import Arrival, GoneError, NotAdmittedError
-from fedsmall.clients.launcher import bundle_digest
 from fedsmall.clients.relay import KILLED
 from fedsmall.clients.site_agent import REGULAR_S, SHORTEST_S, SiteAgent, pause_s
 from fedsmall.frames import from_frame, join_pieces, pieces_of, to_frame

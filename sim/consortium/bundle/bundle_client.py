@@ -1,5 +1,5 @@
-"""The ClientApp of a real site: the relay of the fedsmall that is installed there."""
+"""The ClientApp that a Flower app must have. A real site runs none: its own program answers."""
 
-from fedsmall.clients.relay import app
+from flwr.clientapp import ClientApp
 
-__all__ = ["app"]
+app = ClientApp()

@@ -26,7 +26,7 @@ from fedsmall.privacy.patient_level import Charge, epsilon_of
 from fedsmall.sim.cli import deploy
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium import keys, members, runs, sample_data, server
-from fedsmall.sim.consortium.site import Site, classic_programs, programs
+from fedsmall.sim.consortium.site import Site, programs
 from fedsmall.strategies.server.journal import FileJournal
 from tests.sim.consortium.desk import Desk
 
@@ -208,9 +208,9 @@ def test_a_site_whose_device_is_not_here_or_not_allowed_starts_nothing_and_says_
 
 
 def test_only_the_station_is_told_the_device(essen):
-    every = [*programs(essen, None, device="cuda:1"), *classic_programs(essen, None, 9094, device="cuda:1")]
+    every = programs(essen, None, device="cuda:1")
 
-    assert [program.name for program in every if "cuda:1" in program.command] == ["station", "station"]
+    assert [program.name for program in every if "cuda:1" in program.command] == ["station"]
 
 
 @pytest.mark.parametrize("run", HOSTILE)

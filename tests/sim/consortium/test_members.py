@@ -145,7 +145,7 @@ def test_a_home_too_long_for_a_socket_is_refused_before_anything_starts(folder, 
     home = tmp_path / ("x" * 100)
 
     with pytest.raises(ValueError, match="--home"):
-        site.up(site.Site(folder / "kits/essen", home), None, 1, print, only="station")
+        site.up(site.Site(folder / "kits/essen", home), None, print, only="station")
 
     assert not home.exists()
 

@@ -22,12 +22,12 @@ OPEN = "least_sites = 3\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nseal
 
 @pytest.fixture(scope="module")
 def loopback(tmp_path_factory):
-    """Four sites and what a fifth would need; ulm runs Flower's own programs, the others the resident."""
+    """Four sites and what a fifth would need."""
     folder = tmp_path_factory.mktemp("m")
     data = {name: folder / "data" / f"{name}.csv" for name in (*FOUR, "wien")}
     sample_data.write(list(data.values()))
     del data["wien"]
-    with LoopbackConsortium(folder, data, OPEN, classic=("ulm",)) as running:
+    with LoopbackConsortium(folder, data, OPEN) as running:
         yield running
 
 
@@ -71,7 +71,6 @@ def admit(loopback, name):
     (loopback.kit(name).kit / "policy.toml").write_text(OPEN)
     server.register(loopback.folder, print)
     loopback.data[name] = loopback.data["bonn"].with_name(f"{name}.csv")
-    loopback.ports[name] = 1
     loopback.site_up(name)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedsmall.sim.consortium import members, server, site, supervisor
 
-PROGRAMS = ("station", "resident", "region", "keeper", "supervisor", "launcher")
+PROGRAMS = ("station", "resident", "region", "keeper", "supervisor")
 MODULES = ("json.py", "numpy.py", "pathlib.py")  # of which every program takes one at least
 
 
@@ -38,9 +38,7 @@ def commands(kit):
         popen.return_value.poll.return_value = 0
         supervisor.start(kit / "run", [])
         supervisor._started.clear()
-    site._prepare(of_kit)
-    launcher = (of_kit.home / "bin" / "flwr-clientapp").read_text().split("exec ")[1].replace('"$@"', "")
-    every = (station, resident, region, keeper, popen.call_args.args[0], [word.strip('"') for word in launcher.split()])
+    every = (station, resident, region, keeper, popen.call_args.args[0])
     return {name: command[: command.index("-m") + 2] for name, command in zip(PROGRAMS, every, strict=True)}
 
 

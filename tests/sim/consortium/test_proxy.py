@@ -18,7 +18,7 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 
 from fedsmall.clients.fleet import Fleet
 from fedsmall.sim.consortium import admission, flower_cli, keys, members, server
-from fedsmall.sim.consortium.site import Site, classic_programs, programs
+from fedsmall.sim.consortium.site import Site, programs
 
 HOST = "fed.hospital.invalid"  # no name server knows it (RFC 2606)
 ADDRESS = f"{HOST}:8443"
@@ -218,9 +218,6 @@ def test_the_programs_of_a_site_take_the_proxy_and_those_on_one_machine_do_not(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     assert not any("no_proxy" in program.environment for program in programs(site, None))
-    station, supernode, superexec = classic_programs(site, None, 9094)
-    assert not any("no_proxy" in program.environment for program in (station, supernode))
-    assert superexec.environment["NO_PROXY"] == "intern.example,127.0.0.1,localhost"
     for program in server.programs(consortium, members.load(consortium)):
         if program.name != "gate":
             assert program.environment["no_proxy"] == "intern.example,127.0.0.1,localhost"

@@ -197,7 +197,7 @@ def test_a_decryptor_that_is_killed_in_the_middle_of_a_secure_sum_costs_no_bit(l
         os.kill(station, signal.SIGCONT)
     assert flower_cli.wait_until((home / "outcome.json").exists, 600)
     site.down(essen)
-    site.up(essen, loopback.data["essen"], loopback.ports["essen"], print)
+    site.up(essen, loopback.data["essen"], print)
 
     told = json.loads((home / "outcome.json").read_text())
     assert [(e["site"], e["t"]) for e in told["events"] if "does not help to open a sum" in e["reason"]] == [
@@ -487,7 +487,7 @@ def test_a_wrong_authority_another_name_or_no_server_is_said_in_words(loopback, 
     authority, address = loopback.folder / "ca" / "ca.crt", members.load(loopback.folder).address
 
     with pytest.raises(ValueError, match="does not trust"):
-        site.up(stranger, None, 1, print)
+        site.up(stranger, None, print)
     with pytest.raises(ValueError, match=r"does not trust: .*mismatch"):
         admission.check_server(address.replace("127.0.0.1", "127.1"), authority)  # the same place by another name
     with pytest.raises(ValueError, match="cannot be reached"):
@@ -499,13 +499,13 @@ def test_a_site_that_is_let_in_is_told_so_and_of_what_expires(loopback, tmp_path
     essen = loopback.kit("essen")
     site.down(essen)
 
-    site.up(essen, loopback.data["essen"], loopback.ports["essen"], lines.append)
+    site.up(essen, loopback.data["essen"], lines.append)
 
     mark = members.load(loopback.folder).members["essen"].fingerprint
     assert any(line.startswith(f"the server lets this site in: key {mark}, admitted until") for line in lines)
     assert sum("expires in" in line for line in lines) == 3  # all of this consortium is good for one day
     with pytest.raises(ValueError, match="up already"):
-        site.up(essen, loopback.data["essen"], loopback.ports["essen"], print)
+        site.up(essen, loopback.data["essen"], print)
 
 
 def test_a_site_that_was_killed_is_let_in_again_within_the_minute_that_flower_counts_it_as_connected(loopback):
@@ -517,7 +517,7 @@ def test_a_site_that_was_killed_is_let_in_again_within_the_minute_that_flower_co
     site.down(essen)
 
     lines = []
-    site.up(essen, loopback.data["essen"], loopback.ports["essen"], lines.append)
+    site.up(essen, loopback.data["essen"], lines.append)
 
     assert any("lets this site in" in line for line in lines)
 
@@ -540,7 +540,7 @@ def test_a_copy_of_a_folder_whose_site_is_connected_is_told_that_and_no_other_re
     assert flower_cli.wait_until(lambda: server.registered(loopback.folder)["essen"].status == "online", 120)
     mark = members.load(loopback.folder).members["essen"].fingerprint
     with pytest.raises(ValueError, match=rf"^a program with the key {re.escape(mark)} is connected already, or was"):
-        site.up(copy_of(loopback, "copy", tmp_path), None, free_ports(1)[0], print)
+        site.up(copy_of(loopback, "copy", tmp_path), None, print)
 
 
 def test_a_site_with_an_unknown_key_is_kept_out(loopback, tmp_path):
@@ -549,11 +549,11 @@ def test_a_site_with_an_unknown_key_is_kept_out(loopback, tmp_path):
     stranger.key.with_name("site.key.pub").unlink()
     mark = keys.new_site_key(stranger.key)
     with pytest.raises(ValueError, match=r"does not let this site in .*does not know the key " + re.escape(mark)):
-        site.up(stranger, None, free_ports(1)[0], print)
+        site.up(stranger, None, print)
     card = json.loads((stranger.kit / "site.json").read_text())
     (stranger.kit / "site.json").write_text(json.dumps(card | {"expires": "2020-01-01"}))
     with pytest.raises(ValueError, match="expired on 2020-01-01"):
-        site.up(stranger, None, free_ports(1)[0], print)
+        site.up(stranger, None, print)
     command = [
         *(flower_cli.tool("flower-supernode"), "--superlink", members.load(loopback.folder).address),
         *("--root-certificates", str(stranger.kit / "ca.crt"), "--auth-supernode-private-key", str(stranger.key)),

@@ -38,7 +38,6 @@ class Stations(LocalGrid):
         lenient = {"least_samples": 1, "count_floor": 1, "least_blur": 0, "most_read": 1000, "least_batch": 1}
         lines = [f"{key} = {value}\n" for key, value in lenient.items() if key not in policy]
         (folder / "policy.toml").write_text("".join([*lines, policy]))
-        monkeypatch.setenv(relay.SOCKET, "")
         monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
 
     def station(self, site: str) -> DataProcess:
@@ -72,7 +71,7 @@ class Stations(LocalGrid):
         number_message(order)
         self.site = self.at[order.metadata.dst_node_id]
         content, order.content = order.content, pack(order.content)[0]
-        reply = relay.relay(order)
+        reply = relay.answer_of(order, join_pieces(order.content.config_records.values()), "")
         order.content = content
         if not reply.has_error():
             reply.content = unpack(join_pieces(reply.content.config_records.values()))

@@ -104,7 +104,6 @@ def test_what_speaks_for_a_region_is_started_with_no_data(folder, tmp_path):
 
 UP = {
     "data": (["--data", "tides.toml"], "leave --data out"),
-    "classic": (["--classic"], "leave --classic and --insecure out"),
     "no consortium": (["--region", "."], "is no consortium's folder"),
 }
 
