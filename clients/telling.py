@@ -3,6 +3,7 @@
 import json
 import secrets
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import blake2b
@@ -18,9 +19,9 @@ from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, SiteRequest, with_names
-from fedsmall.data.federation import Task
-from fedsmall.data.preparation import Sums
-from fedsmall.data.raw_site import BALANCED, RawSite, class_sums, one_hot
+from fedsmall.data.federation import Samples, Task
+from fedsmall.data.preparation import YES_OR_NO, Sums
+from fedsmall.data.raw_site import BALANCED, RawSite, class_sums
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import probabilities
 from fedsmall.evaluation.site_sums import held_out_sums
@@ -62,11 +63,11 @@ class Guard(NamedTuple):
     log: SiteLog
     run: str
 
-    def read(self, **empty: Any) -> dict[str, Any]:
-        """What it remembers, with the site's "key"; ``empty`` and a new key where there is nothing yet."""
+    def read(self) -> dict[str, Any]:
+        """What it remembers, with the site's "key", a new one where there is nothing yet."""
         # not sealed: it outlives every run, and any key
         known = Shelf(self.path.parent, is_sealed=False).words(self.path.stem)
-        return dict(known) if known else {"key": secrets.token_hex(16), **empty}
+        return dict(known) if known else {"key": secrets.token_hex(16)}
 
     def write(self, known: dict[str, Any]) -> None:
         """Remember this, the log first."""
@@ -85,19 +86,19 @@ def _of(now: Counter[str]) -> str:
 def told_sums(guard: Guard, sums: Sums, x: np.ndarray, names: tuple[str, ...], floor: int) -> tuple[Sums, int]:
     """The sums that may be told of ``x`` (samples, features), where NaN is missing; of how many they are earlier ones.
 
-    The guard remembers them: {"key", "features": {name: :data:`Entry`}}.
+    The guard remembers them: {"key", "features": {name: :data:`Entry`}, "kinds": {column: how it is told of}}.
     """
-    known = guard.read(features={})
-    columns = x.reshape(len(x), -1)
+    known = guard.read()
+    told, columns = known.setdefault("features", {}), x.reshape(len(x), -1)
     flat = np.stack([sums.count.ravel(), sums.total.ravel(), sums.squares.ravel()])  # (3, features)
     again = 0
     for index in np.flatnonzero(flat[0]):
         name = names[index] if names else f"{columns.shape[1]} features, {index}"
-        before = known["features"].get(name)
+        before = told.get(name)
         now = digests(columns[:, index], known)
-        allowed = verdict(before, now, floor)
+        allowed = verdict(before, now, floor) if is_told_alike(known, name) else Verdict.LAST
         if allowed is Verdict.NEW:
-            known["features"][name] = updated_entry(before, now, flat[:, index].tolist())
+            told[name] = updated_entry(before, now, flat[:, index].tolist())
         elif allowed is Verdict.LAST:
             flat[:, index] = before["last"] if before else 0.0
             again += 1
@@ -105,16 +106,46 @@ def told_sums(guard: Guard, sums: Sums, x: np.ndarray, names: tuple[str, ...], f
     return Sums(*(row.reshape(sums.count.shape) for row in flat)), again
 
 
+def is_told_alike(known: dict[str, Any], name: str) -> bool:
+    """Whether a column is told of as it was before, if it was: by the values of a category, or as a number.
+
+    From both together few patients could be counted. What is ``known`` remembers it.
+    """
+    column, of_category, _ = name.partition(YES_OR_NO)
+    return bool(known.setdefault("kinds", {}).setdefault(column, of_category) == of_category)
+
+
+def is_grouped_alike(guard: Guard, samples: Samples, plan: Plan) -> bool:
+    """Whether samples are in classes of the plan's label as they were, if sums by it were told before.
+
+    By the difference of two groupings few patients could be counted. The guard remembers the class of each:
+    {"classes": {label: {patient: number}}}.
+    """
+    known, label = guard.read(), str(plan.task.get("label", "")) if isinstance(plan.task, Mapping) else ""
+    before = known.setdefault("classes", {}).get(label, {})
+    now = {patient: int(number) for patient, number in zip(_patients(samples, known), samples.y, strict=True)}
+    both = {(now[patient], before[patient]) for patient in before.keys() & now}
+    named = dict(both)
+    if not len(both) == len(named) == len({*named.values()}) or not is_told_alike(known, f"{label}{YES_OR_NO}"):
+        return False
+    others = {*before.values()} - {*named.values()}
+    for number in sorted({*now.values()} - named.keys()):
+        named[number] = others.pop() if len(others) == 1 else max([*before.values(), *named.values()], default=-1) + 1
+    known["classes"][label] = before | {patient: named[number] for patient, number in now.items()}
+    guard.write(known)
+    return True
+
+
 def told_classes(raw: RawSite, plan: Plan, floor: int, guard: Guard) -> Sums:
-    """The sums of each class, as features "class NAME". PlanError where the plan asks for none, or forbids them."""
+    """The sums of each class, of those of whom they may be told. PlanError for a plan that asks for none or forbids."""
     task = raw.task
     if plan.recipe.class_weights != BALANCED or task.kind != "classes":
         raise PlanError("this plan balances no classes; the site tells no counts of them")
     check_features(plan)
-    names = tuple(f"class {name}" for name in task.class_names or range(task.classes))
     floor = max(floor, raw.floor)
-    sums = class_sums(raw.train.y, task.classes, floor)
-    return told_sums(guard, sums, one_hot(raw.train.y, task.classes), names, floor)[0]
+    part = raw.train[rows_to_tell(guard, raw.train, floor)]
+    part = part if is_grouped_alike(guard, part, plan) else part[np.arange(0)]
+    return class_sums(part.y, task.classes, floor, part.patients)
 
 
 def digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
@@ -123,24 +154,31 @@ def digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
     return Counter(digest(value.tobytes(), known, 8) for value in present)
 
 
-def rows_to_tell(guard: Guard, x: np.ndarray, y: np.ndarray, floor: int) -> np.ndarray:
+def rows_to_tell(guard: Guard, samples: Samples, floor: int) -> np.ndarray:
     """The rows of the samples that may be told of, (rows,); none where nobody may be.
 
     The guard remembers them: {"key", "patients": :data:`Entry`}.
     """
-    if len(y) < floor:
+    if len(samples) < floor:
         return np.arange(0)
-    known = guard.read(patients=None)
-    contents = (np.ascontiguousarray(a).tobytes() + np.asarray(b).tobytes() for a, b in zip(x, y, strict=True))
-    digests = [digest(content, known, 16) for content in contents]
-    now, before = Counter(digests), known["patients"]
+    known = guard.read()
+    patients, before = _patients(samples, known), known.get("patients")
+    now = Counter(patients)
     allowed = verdict(before, now, floor)
     if allowed is Verdict.NEW:
         known["patients"] = updated_entry(before, now, now)
         guard.write(known)
     if allowed is not Verdict.LAST:
-        return np.arange(len(digests))
-    return _of_these(digests, Counter(before["last"] if before else {}))
+        return np.arange(len(patients))
+    return _of_these(patients, Counter(before["last"] if before else {}))
+
+
+def _patients(samples: Samples, known: dict[str, Any]) -> list[str]:
+    """A digest of each sample: of the row or file it was read from, else of what a plan takes of it."""
+    if samples.digests is not None:
+        return [digest(number.tobytes(), known, 16) for number in samples.digests]
+    pairs = zip(samples.x, samples.y, strict=True)
+    return [digest(np.ascontiguousarray(x).tobytes() + np.asarray(y).tobytes(), known, 16) for x, y in pairs]
 
 
 def _of_these(digests: list[str], wanted: Counter[str]) -> np.ndarray:
@@ -258,7 +296,8 @@ class Telling:
             return None
         sums, again = told_sums(self._guard(order, TOLD_SUMS), sums, raw.summed_values, raw.summed_names, raw.floor)
         if again:
-            reason = f"fewer than {raw.floor} new values of {again} features since sums were sent: sent as before"
+            reason = f"fewer than {raw.floor} new values of {again} features since sums were sent, or of another kind: "
+            reason += "sent as before"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
         return sums
 
@@ -271,7 +310,7 @@ class Telling:
         part = order.raw.train if routed else order.raw.kept_back
         if part is None:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
-        rows = rows_to_tell(self._guard(order, TOLD_PATIENTS), part.x, part.y, floor)
+        rows = rows_to_tell(self._guard(order, TOLD_PATIENTS), part, floor)
         self._note_untold(order, VALIDATE, len(rows), len(part))
         sums = client.validate(order.arrays, order.config, rows, floor)
         return {"config": {}}, join(**{OUT_OF_FOLD: sums})
@@ -283,7 +322,7 @@ class Telling:
         if not metrics[EXAMPLES]:  # for the site's own eyes
             client.evaluate(list(order.arrays.values()), with_names(order))
         elif held is not None and raw is not None and may_tell and not order.plan.has_own_models:
-            rows = rows_to_tell(self._guard(order, TOLD_HELD_OUT), raw.x, raw.y, order.policy.count_floor)
+            rows = rows_to_tell(self._guard(order, TOLD_HELD_OUT), raw, order.policy.count_floor)
             self._note_untold(order, "evaluate", len(rows), len(held))
             sums = held_out_sums(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
         keep_evaluation(folder, int(order.config[ROUND]), client.answered + client.intercept, order.raw, client.home)

@@ -13,12 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsmall.data.federation import Task, join
-from fedsmall.data.preparation import Preparation
+from fedsmall.data.preparation import Preparation, tellable
 from fedsmall.data.raw_site import RawSite
-from fedsmall.data.sources.pool import YES_OR_NO
 from fedsmall.errors import DataError
 from fedsmall.evaluation.metrics import by_digits
-from fedsmall.randomness import rng_for
 
 CELLS, REACH, BEND = 200, 4.0, 3.0  # of a grid: its ends in standard deviations; cells are finer in the middle
 QUANTILES = (0.25, 0.5, 0.75)
@@ -35,6 +33,8 @@ Row = tuple[str, ...]
 class Patients(NamedTuple):
     """Rows of one site: ``x`` (n, columns), NaN where missing, ``group`` (n,); at most ``often`` are one patient's.
 
+    ``digests`` (n,) are those of :class:`fedsmall.data.federation.Samples`.
+
     The last two columns are a time and its event where ``is_survival``.
     """
 
@@ -44,6 +44,7 @@ class Patients(NamedTuple):
     groups: tuple[str, ...]
     is_survival: bool
     often: int = 1
+    digests: np.ndarray | None = None
 
 
 def patients_of(raw: RawSite, floor: int) -> Patients:
@@ -62,7 +63,7 @@ def patients_of(raw: RawSite, floor: int) -> Patients:
     else:
         x = np.concatenate([x, whole.y.reshape(len(whole), -1)], axis=1)
     often = 1 if whole.patients is None else int(np.unique(whole.patients, return_counts=True)[1].max(initial=1))
-    return Patients(x, group, names_of(task, form), groups_of(task, form), task.kind == "times", often)
+    return Patients(x, group, names_of(task, form), groups_of(task, form), task.kind == "times", often, whole.digests)
 
 
 def names_of(task: Task, preparation: Preparation) -> tuple[str, ...]:
@@ -87,10 +88,11 @@ def count(patients: Patients, ends: np.ndarray, floor: int, withheld: Collection
     of = shapes(len(patients.names), len(patients.groups), patients.is_survival)
     counts, floor = {name: np.zeros(shape) for name, shape in of.items()}, max(floor, 1) * patients.often
     for g in range(len(patients.groups)):
-        for k, values in _tellable(patients.x[patients.group == g], patients.names, floor).items():
+        values, is_told = tellable(patients.x[patients.group == g], patients.names, floor, few=2)
+        for k in np.flatnonzero(is_told):
             if patients.names[k] in withheld:
                 continue
-            present = values[~np.isnan(values)]
+            present = values[~np.isnan(values[:, k]), k]
             numbers = (1, np.isin(present, (0, 1)).all(), len(present), len(values) - len(present))
             for name, number in zip(OF_VALUES, (*numbers, present.sum(), (present**2).sum()), strict=True):
                 counts[name][g, k] = number
@@ -102,32 +104,6 @@ def count(patients: Patients, ends: np.ndarray, floor: int, withheld: Collection
         if all(number == 0 or number >= floor for number in (event.sum(), (~event).sum())):
             counts["events"][:] = [spread_cells(time[event == of], ends[-2], floor) for of in (True, False)]
     return counts
-
-
-def _tellable(x: np.ndarray, names: Row, floor: int) -> dict[int, np.ndarray]:
-    """The values of which a site may tell of one group, by the number of the column.
-
-    Neither those present nor those missing are 1 to ``floor`` - 1: some present ones count as missing where these are
-    too few. Of a column of 0 and 1 the same holds of zeros and ones, and of all that is left out of a category.
-    """
-    kept, ones, categories = dict[int, np.ndarray](), np.nansum(x, axis=0), dict[str, list[int]]()
-    for k, name in enumerate(names):
-        values, column = x[:, k].copy(), name.partition(YES_OR_NO)[0]
-        present = np.flatnonzero(~np.isnan(values))
-        if 0 < len(values) - len(present) < floor:
-            dropped = rng_for(0, "describe", column).permutation(present)[: floor - len(values) + len(present)]
-            values[dropped], present = np.nan, np.setdiff1d(present, dropped)
-        is_binary = np.isin(values[present], (0, 1)).all()
-        counts = [np.sum(values == 0), np.sum(values == 1)] if is_binary else [len(present)]
-        if (len(present) or len(values)) >= floor and all(number == 0 or number >= floor for number in counts):
-            kept[k] = values
-        if YES_OR_NO in name:
-            categories.setdefault(column, []).append(k)
-    for levels in categories.values():
-        for k in sorted(set(levels) & set(kept), key=lambda k: (ones[k], k)):
-            if 0 < sum(ones[level] for level in levels if level not in kept) < floor:
-                del kept[k]
-    return kept
 
 
 def group_cells(values: np.ndarray, ends: np.ndarray, floor: int) -> np.ndarray:

@@ -18,7 +18,8 @@ class Samples:
     ``x`` is (samples, *input_shape): as read uint8 for images, else float64 with NaN for a missing value; ready of the
     plan's dtype, standardised, nothing missing. ``y`` (samples,) holds integer classes 0..classes-1, or (samples,
     *target_shape) floats. ``patients`` (samples,) says whose each is, ``groups`` its subgroup, (samples,), by column.
-    ``pooled`` is each site's number of samples, where several are pooled.
+    ``pooled`` is each site's number of samples, where several are pooled. ``digests`` (samples,) are of the row or file
+    that each was read from, whatever a plan takes of it, where a source knows that.
     """
 
     x: np.ndarray
@@ -26,6 +27,7 @@ class Samples:
     patients: np.ndarray | None = None
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
     pooled: tuple[int, ...] = ()
+    digests: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -37,9 +39,9 @@ class Samples:
         return {} if whose is None or len(np.unique(whose)) == len(whose) else {"patients": whose}
 
     def __getitem__(self, rows: np.ndarray) -> "Samples":
-        whose = None if self.patients is None else self.patients[rows]
+        whose = _at(self.patients, rows)
         groups = {column: names[rows] for column, names in self.groups.items()}
-        return Samples(self.x[rows], self.y[rows], whose, groups)
+        return Samples(self.x[rows], self.y[rows], whose, groups, digests=_at(self.digests, rows))
 
 
 def join(parts: Iterable[Samples]) -> Samples:
@@ -50,9 +52,18 @@ def join(parts: Iterable[Samples]) -> Samples:
         if len(shapes) > 1:
             raise DataError(f"{called} of shapes {shapes[0]} and {shapes[1]} cannot go into one model; make them equal")
     x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
-    patients = [part.patients for part in parts if part.patients is not None]
+    patients, digests = (_all_of([getattr(part, known) for part in parts]) for known in ("patients", "digests"))
     groups = {column: np.concatenate([part.groups[column] for part in parts]) for column in parts[0].groups}
-    return Samples(x, y, np.concatenate(patients) if len(patients) == len(parts) else None, groups)
+    return Samples(x, y, patients, groups, digests=digests)
+
+
+def _at(known: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    return None if known is None else known[rows]
+
+
+def _all_of(known: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    held = [part for part in known if part is not None]
+    return np.concatenate(held) if len(held) == len(known) else None
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,14 @@ from fedsmall.exact import exact_sum
 from fedsmall.files import list_some
 from fedsmall.methods import check_known
 from fedsmall.parts import Frozen
+from fedsmall.randomness import rng_for
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 COUNT_FLOOR = 5  # a sum over fewer patients says too much about each of them
+FEW_VALUES = 4  # of a column, whose counts three sums over it give away
+YES_OR_NO = "="  # in the name of a feature made of a category, "sex=f": its range is 0 to 1
 FAR = 5.0  # standard deviations from the mean at which a value is worth a note
 Row = tuple[float, ...]
 
@@ -52,6 +55,52 @@ def sums(x: np.ndarray, floor: int = COUNT_FLOOR, patients: np.ndarray | None = 
     reported = patients_with(present, patients) >= max(floor, 1)
     values = np.where(present & reported, x, 0.0).astype(np.float64)
     return Sums(np.where(reported, count, 0.0), values.sum(axis=0), (values * values).sum(axis=0))
+
+
+def tellable(
+    x: np.ndarray, names: Sequence[str], floor: int, patients: np.ndarray | None = None, few: int = FEW_VALUES
+) -> tuple[np.ndarray, np.ndarray]:
+    """The values of ``x`` (samples, columns) of which sums may be told, NaN for others; and which columns, (columns,).
+
+    Neither the ``patients`` who have a value nor those without are 1 to ``floor`` - 1: some values count as missing
+    where too few are. Nor are those with another value than the commonest, if that is common, those with one of at most
+    ``few`` values, nor those with none of the values of a category that are told.
+    """
+    values, is_told = x.astype(np.float64), np.ones(x.shape[1], dtype=bool)
+    if floor <= 1:
+        return values, is_told
+    whose, categories = np.arange(len(x)) if patients is None else patients, dict[str, list[int]]()
+    for k in _doubtful(values, floor, patients, few):
+        column = (names[k] if names else str(k)).partition(YES_OR_NO)
+        is_gap = np.isnan(values[:, k])
+        without = np.unique(whose[is_gap])
+        if 0 < len(without) < floor:
+            more = rng_for(0, "describe", column[0]).permutation(np.setdiff1d(whose, without))
+            is_gap |= np.isin(whose, more[: floor - len(without)])
+            values[is_gap, k] = np.nan
+        held, counts = np.unique(values[~is_gap, k], return_counts=True)
+        with_each = [values[:, k] == value for value in held] if len(held) <= few else []
+        others = [~is_gap & (values[:, k] != held[counts.argmax()])] if counts.max(initial=0) >= floor else []
+        is_rare = any(0 < len(np.unique(whose[group])) < floor for group in [*others, *with_each])
+        is_told[k] = len(np.unique(whose[~is_gap] if len(held) else whose)) >= floor and not is_rare
+        if column[1]:
+            categories.setdefault(column[0], []).append(k)
+    for levels in categories.values():
+        for k in sorted(filter(is_told.__getitem__, levels), key=lambda k: (np.nansum(x[:, k]), k)):
+            of_none = np.nansum(values[:, [level for level in levels if is_told[level]]], axis=1) == 0
+            is_told[k] = not 0 < len(np.unique(whose[of_none & ~np.isnan(values[:, k])])) < floor
+    values[:, ~is_told] = np.nan
+    return values, is_told
+
+
+def _doubtful(x: np.ndarray, floor: int, patients: np.ndarray | None, few: int) -> np.ndarray:
+    """The columns, by number, of which one value or another may be of fewer patients than ``floor``."""
+    if patients is not None or len(x) < 2 * floor:
+        return np.arange(x.shape[1])
+    ordered = np.sort(x, axis=0)  # NaN comes last
+    is_alike = ordered[floor - 1] == ordered[-floor]
+    few_values = (ordered[1:] > ordered[:-1]).sum(axis=0) < few
+    return np.flatnonzero(is_alike | few_values | np.isnan(ordered[-1]))
 
 
 def patients_with(present: np.ndarray, patients: np.ndarray | None) -> np.ndarray:
@@ -104,7 +153,9 @@ class Columns(Frozen):
     @property
     def feature_names(self) -> tuple[str, ...]:
         """One name for each number of a sample."""
-        made = {column: [f"{column}={value}" for value in values] for column, values in self.categories.items()}
+        made = {
+            column: [f"{column}{YES_OR_NO}{value}" for value in values] for column, values in self.categories.items()
+        }
         return tuple(name for column in self.columns for name in made.get(column, [column]))
 
     def of_features(self, columns: Iterable[str]) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsmall.data import splits
 from fedsmall.data.federation import Samples, Task, join, task_at
-from fedsmall.data.preparation import COUNT_FLOOR, Preparation, Scaling, Sums, agree, patients_with
+from fedsmall.data.preparation import COUNT_FLOOR, YES_OR_NO, Preparation, Scaling, Sums, agree, tellable
 from fedsmall.data.preparation import sums as sums_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.errors import DataError, PlanError
@@ -63,14 +63,18 @@ class RawSite:
 
     def sums(self) -> Sums | None:
         """What this site tells of its training samples for the scaling; None where nothing is scaled."""
-        return sums_of(self.summed_values, self.floor, self.train.patients) if self.scaled else None
+        if not self.scaled:
+            return None
+        x, whose = self.summed_values, self.train.patients
+        told = tellable(x.reshape(len(x), -1), self.summed_names, self.floor, whose)[0]
+        return sums_of(told.reshape(x.shape), self.floor, whose)
 
     def class_sums(self) -> Sums:
         """What this site tells of the classes of its training samples, for weights."""
         return class_sums(self.train.y, self.task.classes, self.floor, self.train.patients)
 
     def withheld(self) -> tuple[str, ...]:
-        """The features (and target) of which this site tells nothing, for it has fewer than ``floor`` values there."""
+        """The features (and target) of which this site tells nothing: a value there is of fewer than ``floor``."""
         sums = self.sums()
         if sums is None or not self.summed_names:
             return ()
@@ -115,12 +119,9 @@ def one_hot(y: np.ndarray, classes: int) -> np.ndarray:
 
 
 def class_sums(y: np.ndarray, classes: int, floor: int, patients: np.ndarray | None = None) -> Sums:
-    """What a site may tell of its classes: sums of :func:`one_hot`; nothing of a class of few patients."""
-    hot = one_hot(y, classes)
-    sums = sums_of(hot, floor, patients)
-    counts = [patients_with(hot == value, patients) for value in (1, 0)]
-    few = np.any([(count > 0) & (count < floor) for count in counts], axis=0)
-    return Sums(*(np.where(few, 0.0, values) for values in (sums.count, sums.total, sums.squares)))
+    """What a site may tell of its classes: sums of :func:`one_hot`; of few patients nothing, nor what leaves few."""
+    told = tellable(one_hot(y, classes), [f"{YES_OR_NO}{k}" for k in range(classes)], floor, patients)[0]
+    return sums_of(told, floor, patients)
 
 
 def agreed_weights(sites: Sequence[Sums], task: Task) -> tuple[float, ...]:
@@ -294,7 +295,7 @@ def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, 
     single = sum(site.train.y.ndim == 1 and len(np.unique(site.train.y)) == 1 for site in sites)
     notes = [f"{single} of {len(sites)} sites hold samples of one class only"] if single else []
     notes += [
-        f"{site.name} did not contribute to standardising {', '.join(withheld)} (fewer than {site.floor} values)"
+        f"{site.name} did not contribute to standardising {', '.join(withheld)} (values of under {site.floor} patients)"
         for site in sites
         if site.floor > 1 and (withheld := site.withheld())
     ]

@@ -84,7 +84,7 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
         _leakage(raw, floor),
     ]
     if withheld := list_some(raw.withheld()):
-        finding = f"Fewer than {raw.floor} values, so nothing is sent of {withheld}; other sites decide its scaling"
+        finding = f"Nothing is sent of {withheld}, where a value is of fewer than {raw.floor} patients; others scale it"
         findings.append(_note(finding))
     findings += dict.fromkeys(note for each in (plan, *more) for note in _idle(each, raw))
     return Check(tuple(findings), leaving, tuple(line.format(floor=floor) for line in NEVER), raw)

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedsmall.data.federation import Samples, join
 from fedsmall.data.outcomes import kind_of
-from fedsmall.data.preparation import Columns
-from fedsmall.data.sources.pool import NOWHERE, YES_OR_NO, Part, Pool
+from fedsmall.data.preparation import YES_OR_NO, Columns
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.evaluation.metrics import area
 
 ALL = "all"

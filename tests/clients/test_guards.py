@@ -11,6 +11,7 @@ from fedsmall.clients import site_log
 from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.telling import TOLD_HELD_OUT, TOLD_PATIENTS, TOLD_SUMS, Guard, rows_to_tell
+from fedsmall.data.federation import Samples
 from fedsmall.planning.run_sheet import SUMS, TELL
 from fedsmall.wire import BROKEN
 from tests import only_quick
@@ -26,7 +27,7 @@ def tell(station):
     words, sums = station.answer("roll", config(plan(), f"r{len(station.log.entries())}", **{TELL: [SUMS]}), {})
     x = np.loadtxt(station.data, delimiter=",", skiprows=1, usecols=range(3))
     for file in (TOLD_HELD_OUT, TOLD_PATIENTS):
-        rows_to_tell(Guard(station.home / file, station.log, "r"), x, x[:, 0] > 0, 8)
+        rows_to_tell(Guard(station.home / file, station.log, "r"), Samples(x, x[:, 0] > 0), 8)
     return words, sums
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedsmall.clients.telling import Guard, rows_to_tell
+from fedsmall.data.federation import Samples
 from tests.clients.test_told_sums import guard_in
 
 FLOOR = 8
@@ -16,7 +17,7 @@ def patients(first: int, last: int):
 
 
 def told(memory: Guard, x: np.ndarray, y: np.ndarray) -> list[int]:
-    return sorted(x[rows_to_tell(memory, x, y, FLOOR), 0].astype(int).tolist())
+    return sorted(x[rows_to_tell(memory, Samples(x, y), FLOOR), 0].astype(int).tolist())
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_patient_who_stands_there_twice_is_one_more(memory) -> None:
     x, y = patients(0, 20)
     told(memory, x, y)
 
-    twice = rows_to_tell(memory, np.concatenate([x, x[:1]]), np.append(y, y[0]), FLOOR)
+    twice = rows_to_tell(memory, Samples(np.concatenate([x, x[:1]]), np.append(y, y[0])), FLOOR)
 
     assert twice.tolist() == list(range(20))
 

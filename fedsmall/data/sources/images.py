@@ -12,7 +12,7 @@ from fedsmall.data.image_files import Picture, Window, images_in, is_hidden, is_
 from fedsmall.data.preparation import Pixels
 from fedsmall.data.sources.files import at_site, locate
 from fedsmall.data.sources.labels import Classes, as_classes, number_patients, patients_in, share_classes
-from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool, digests_of
 from fedsmall.data.table_files import plain
 from fedsmall.errors import DataError, PlanError
 
@@ -198,4 +198,5 @@ def _read_site(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) 
 def _part(site: str, held: Sequence[Labelled], names: Sequence[str], form: Pixels) -> Part:
     with at_site(site):
         x = form.arrays([(image.file, image.picture) for image in held])
-        return Part(x, as_classes([image.label for image in held], names))
+        digests = digests_of(f"{image.folder}/{image.file}" for image in held)
+        return Part(x, as_classes([image.label for image in held], names), digests=digests)

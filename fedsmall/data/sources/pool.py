@@ -1,18 +1,18 @@
 """What a source gives: samples as they were read, before they are dealt to sites or scaled."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any, Literal
 
 import numpy as np
 
 from fedsmall.data.federation import Samples
 from fedsmall.data.outcomes import Outcome
-from fedsmall.data.preparation import Columns, Numbers, Pixels, Preparation, Ranges
+from fedsmall.data.preparation import YES_OR_NO, Columns, Numbers, Pixels, Preparation, Ranges
 from fedsmall.errors import PlanError
 
 NOWHERE = ""  # the key of a source that has no sites of its own
-YES_OR_NO = "="  # in the name of a feature made of a category, "sex=f": its range is 0 to 1
 
 
 Part = Samples  # as they were read
@@ -40,6 +40,12 @@ class Pool:
     ranges: tuple[np.ndarray, np.ndarray] | None = None
     outcome: Outcome | None = None
     unlabelled: int = 0
+
+
+def digests_of(texts: Iterable[str]) -> np.ndarray:
+    """A number for each text, the same for equal ones, (texts,)."""
+    made = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(made, dtype=np.uint64)
 
 
 def preparation_of(pool: Pool, dtype: Literal["float32", "float64"]) -> Preparation:

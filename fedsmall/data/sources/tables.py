@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsmall.data import table_files
 from fedsmall.data.outcomes import DEFAULT_LOSS, LEAST_GRADES, LEAST_LABELS, Amount, Findings, Outcome, Survival
-from fedsmall.data.preparation import Columns, need
+from fedsmall.data.preparation import YES_OR_NO, Columns, need
 from fedsmall.data.sources.files import at_site, locate, site_files
 from fedsmall.data.sources.labels import (
     MOST_CLASSES,
@@ -25,7 +25,7 @@ from fedsmall.data.sources.labels import (
     patients_of,
     share_classes,
 )
-from fedsmall.data.sources.pool import NOWHERE, YES_OR_NO, Part, Pool
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool, digests_of
 from fedsmall.data.splits import classes_of
 from fedsmall.data.subgroups import add_groups, read_subgroups
 from fedsmall.entry_points import TABLES, extensions
@@ -112,7 +112,7 @@ def csv(
     reading: dict[str, Any] = {"separator": separator, "decimal": decimal, "markers": markers}
     reading |= {"unscaled": tuple(unscaled), "features": features, "drop": left_out, "categorical": categories}
     schema = Schema.of(frames, learns, classes=classes, **reading)
-    pool = _pool_of(frames, schema, patients, subgroups, rows)
+    pool = _pool_of(frames, schema, patients, subgroups, rows, own)
     return pool if order is None else replace(pool, loss=DEFAULT_LOSS["grades"])
 
 
@@ -141,12 +141,16 @@ def _labelled(frames: Frames, learns: str | Outcome, markers: Sequence[str], dro
     return kept
 
 
-def _pool_of(frames: Frames, schema: "Schema", whose: dict[str, np.ndarray], subgroups: Any, rows: int) -> Pool:
-    """The pool of labelled ``frames``, of so many ``rows`` that were read."""
+def _pool_of(
+    frames: Frames, schema: "Schema", whose: dict[str, np.ndarray], subgroups: Any, rows: int, own: bool
+) -> Pool:
+    """The pool of labelled ``frames``, of so many ``rows`` that were read; those of a hospital's ``own`` are known."""
     parts = {}
     for name, frame in frames.items():
         with at_site(name):
-            parts[name] = replace(schema.part(frame), patients=whose.get(name))
+            cells = frame.itertuples(index=False, name=None) if own else ()  # a plan says what a comma in them is
+            digests = digests_of("\0".join(map(str, row)).replace(",", ".") for row in cells) if own else None
+            parts[name] = replace(schema.part(frame), patients=whose.get(name), digests=digests)
     parts = add_groups(frames, parts, read_subgroups(subgroups), schema.form.markers)
     labels = np.concatenate([classes_of(part.y) for part in parts.values()])
     notes = column_notes(frames, {name: part.x for name, part in parts.items()}, labels, schema.form)

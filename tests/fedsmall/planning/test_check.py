@@ -63,7 +63,7 @@ def test_a_class_that_is_not_there_is_noted(tmp_path):
 def test_a_feature_with_too_few_values_is_said_to_be_withheld(tmp_path):
     check = table(tmp_path, "a,b,ill\n" + "".join(f"{i},{i if i < 3 else '?'},{i % 2}\n" for i in range(20)))
 
-    assert "nothing is sent of b" in texts(check, "note")
+    assert "Nothing is sent of b" in texts(check, "note")
 
 
 def test_data_that_cannot_be_used_are_a_problem_and_not_an_error(tmp_path):
