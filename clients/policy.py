@@ -173,10 +173,10 @@ class Policy(Frozen):
 
     def _check_hops(self, plan: Plan, numbers: int, sites: int) -> None:
         bare = not (plan.privacy.secure or plan.privacy.is_patient_level)
-        if self.least_blur and plan.method.regression is not None and bare:
+        if self.least_blur and plan.method.sends_sums and bare:
             secure = "" if plan.method.permutes else "privacy = {secure = true} under it, or "
             raise PolicyError(
-                "a regression's sums of products can be solved for single patients, and no noise hides them "
+                "the sums of a regression, or for trees, can be solved for single patients, and no noise hides them "
                 f"(least_blur); write {secure}least_blur = 0 into the policy"
             )
         if not hands_on(plan.method, sites, self.least_sites):  # an average over too few is as good as a hop

@@ -221,6 +221,11 @@ class Method(Frozen):
         return self.boosting is None and self.regression is None
 
     @property
+    def sends_sums(self) -> bool:
+        """Whether what a site sends are sums over its patients: of a regression, or for a level of a tree."""
+        return self.regression is not None or (self.boosting is not None and self.boosting.histogram)
+
+    @property
     def has_local_models(self) -> bool:
         """Whether sites have models of their own that can be judged: not where all are pooled, or sites sum alone."""
         sums = self.regression is not None and not self.regression.passes

@@ -185,8 +185,8 @@ def _counted(number: int, word: str) -> str:
 
 
 def hidden_where_open(plan: Plan, sites: int) -> Plan:
-    """The plan of real sites: where its scenario leaves it open, hand-overs are sealed, a regression's sums secure."""
-    if plan.method.regression is not None and not plan.method.has_local_models:
+    """The plan of real sites: where its scenario leaves it open, hand-overs are sealed, sums over patients secure."""
+    if plan.method.sends_sums and plan.method.is_federated and not plan.method.permutes:
         return plan if plan.method.privacy is not None else _hiding(plan, sites, "secure")
     return plan if "sealed" in plan.privacy.model_fields_set else with_sealed_handovers(plan, sites)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsmall.aggregation.sums import hidden_where_open
 from fedsmall.clients.policy import Policy, load_policy
 from fedsmall.errors import PolicyError
 from fedsmall.methods import method
@@ -255,8 +256,18 @@ def test_sums_of_one_site_s_patients_are_read_only_where_the_policy_says_so():
         check(Policy(), open_sums, sites=40)
 
 
-def test_trees_from_sums_over_enough_sites_hand_nothing_on():
-    check(Policy(), Plan(name="p", task="t", rounds=10, method=method("FedHistogramXGB")), sites=40)
+def test_what_a_site_counts_for_trees_is_read_only_where_the_policy_says_so():
+    """In the first round it counts the values of every column in narrow cells."""
+    bare, secure = (
+        Plan(name="p", task="t", rounds=10, method=method("FedHistogramXGB", **more))
+        for more in ({}, {"privacy": Privacy(secure=True)})
+    )
+
+    check(Policy(), secure, sites=40)
+    check(Policy(least_blur=0), bare, sites=40)
+    check(Policy(), hidden_where_open(bare, 40), sites=40)
+    with pytest.raises(PolicyError, match="for trees, can be solved for single patients"):
+        check(Policy(), bare, sites=40)
 
 
 def test_a_limit_of_exposure_takes_as_much_or_less_or_privacy_for_patients():

@@ -141,7 +141,7 @@ def test_a_check_looks_at_every_method_of_a_scenario_that_sites_would_run(fedsma
     assert "Standalone" not in said + complained
     assert len(read) == 1  # a query is asked once, whatever the methods
     assert "FedAvg: method 'FedAvg' is not among those allowed here" in complained
-    assert "Ridge: a regression's sums of products can be solved for single patients" in complained
+    assert "Ridge: the sums of a regression, or for trees, can be solved for single patients" in complained
     assert "FedDC: the plan hands over models" in complained
 
 
