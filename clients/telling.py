@@ -106,13 +106,13 @@ def told_sums(guard: Guard, sums: Sums, x: np.ndarray, names: tuple[str, ...], f
     return Sums(*(row.reshape(sums.count.shape) for row in flat)), again
 
 
-def is_told_alike(known: dict[str, Any], name: str) -> bool:
-    """Whether a column is told of as it was before, if it was: by the values of a category, or as a number.
+def is_told_alike(known: dict[str, Any], name: str, kind: str = "") -> bool:
+    """Whether a column is told of as it was before, if it was: as a number, by a category's values, or by classes.
 
-    From both together few patients could be counted. What is ``known`` remembers it.
+    From two of these few patients could be counted. What is ``known`` remembers it.
     """
     column, of_category, _ = name.partition(YES_OR_NO)
-    return bool(known.setdefault("kinds", {}).setdefault(column, of_category) == of_category)
+    return bool(known.setdefault("kinds", {}).setdefault(column, kind or of_category) == (kind or of_category))
 
 
 def is_grouped_alike(guard: Guard, samples: Samples, plan: Plan) -> bool:
@@ -126,7 +126,7 @@ def is_grouped_alike(guard: Guard, samples: Samples, plan: Plan) -> bool:
     now = {patient: int(number) for patient, number in zip(_patients(samples, known), samples.y, strict=True)}
     both = {(now[patient], before[patient]) for patient in before.keys() & now}
     named = dict(both)
-    if not len(both) == len(named) == len({*named.values()}) or not is_told_alike(known, f"{label}{YES_OR_NO}"):
+    if not len(both) == len(named) == len({*named.values()}) or not is_told_alike(known, label, CLASSES):
         return False
     others = {*before.values()} - {*named.values()}
     for number in sorted({*now.values()} - named.keys()):
@@ -291,13 +291,12 @@ class Telling:
     def _features(self, order: SiteRequest) -> Sums | None:
         """Sums of each feature, from which the sites agree on a scaling; None where nothing is scaled."""
         raw = replace(order.raw, floor=max(order.raw.floor, order.policy.count_floor))
-        sums = raw.sums()
+        sums = raw.sums(is_told=True)
         if sums is None:
             return None
         sums, again = told_sums(self._guard(order, TOLD_SUMS), sums, raw.summed_values, raw.summed_names, raw.floor)
         if again:
-            reason = f"fewer than {raw.floor} new values of {again} features since sums were sent, or of another kind: "
-            reason += "sent as before"
+            reason = f"sums of {again} features are as before: under {raw.floor} values are new, or of another kind"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
         return sums
 

@@ -3,9 +3,9 @@
     python -m examples.endurance [KILLS] [ROUNDS] [SEED] [sealed]
 
 The run is a consortium of three sites on the loopback. One run is never disturbed; in the others, one after the other
-until there were enough kills, every few seconds one process (ServerApp, SuperLink, gate, SuperExec, a site's station,
-SuperNode, SuperExec or ClientApp) is killed with SIGKILL, and the run is resumed where it ended. At the end all models
-must have the same bytes.
+until there were enough kills, every few seconds one process (ServerApp, SuperLink, gate, SuperExec, a site's data
+process or agent) is killed with SIGKILL, and the run is resumed where it ended. At the end all models must have the
+same bytes.
 
 ``sealed``, models go in envelopes and averages are secure sums. The sites of each run then draw its routes anew, so
 every run is compared with a simulation of its own plan, and nothing is blurred, for that is drawn by a site's own key.

@@ -61,21 +61,22 @@ class RawSite:
         outcome = self.preparation.agreeing
         return features if outcome is None else (*features, outcome.name)
 
-    def sums(self) -> Sums | None:
-        """What this site tells of its training samples for the scaling; None where nothing is scaled."""
+    def sums(self, is_told: bool = False) -> Sums | None:
+        """Sums of its training samples for the scaling, None where nothing is scaled; a real site tells fewer."""
         if not self.scaled:
             return None
         x, whose = self.summed_values, self.train.patients
-        told = tellable(x.reshape(len(x), -1), self.summed_names, self.floor, whose)[0]
-        return sums_of(told.reshape(x.shape), self.floor, whose)
+        if is_told:
+            x = tellable(x.reshape(len(x), -1), self.summed_names, self.floor, whose)[0].reshape(x.shape)
+        return sums_of(x, self.floor, whose)
 
     def class_sums(self) -> Sums:
         """What this site tells of the classes of its training samples, for weights."""
         return class_sums(self.train.y, self.task.classes, self.floor, self.train.patients)
 
-    def withheld(self) -> tuple[str, ...]:
-        """The features (and target) of which this site tells nothing: a value there is of fewer than ``floor``."""
-        sums = self.sums()
+    def withheld(self, is_told: bool = False) -> tuple[str, ...]:
+        """The features (and target) without :meth:`sums`, for it has too few values there, or few patients have one."""
+        sums = self.sums(is_told)
         if sums is None or not self.summed_names:
             return ()
         return tuple(name for name, count in zip(self.summed_names, sums.count, strict=True) if count == 0)
@@ -295,7 +296,7 @@ def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, 
     single = sum(site.train.y.ndim == 1 and len(np.unique(site.train.y)) == 1 for site in sites)
     notes = [f"{single} of {len(sites)} sites hold samples of one class only"] if single else []
     notes += [
-        f"{site.name} did not contribute to standardising {', '.join(withheld)} (values of under {site.floor} patients)"
+        f"{site.name} did not contribute to standardising {', '.join(withheld)} (fewer than {site.floor} values)"
         for site in sites
         if site.floor > 1 and (withheld := site.withheld())
     ]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -83,8 +83,9 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
         *_patients(raw, floor),
         _leakage(raw, floor),
     ]
-    if withheld := list_some(raw.withheld()):
-        finding = f"Nothing is sent of {withheld}, where a value is of fewer than {raw.floor} patients; others scale it"
+    least = max(raw.floor, floor)
+    if withheld := list_some(replace(raw, floor=least).withheld(is_told=True)):
+        finding = f"Nothing is sent of {withheld}, where a value is of fewer than {least} patients; others scale it"
         findings.append(_note(finding))
     findings += dict.fromkeys(note for each in (plan, *more) for note in _idle(each, raw))
     return Check(tuple(findings), leaving, tuple(line.format(floor=floor) for line in NEVER), raw)

@@ -20,7 +20,7 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_object import no_object_id_recompute
 from google.protobuf.message import DecodeError
 
 from fedsmall import frames
@@ -329,7 +329,6 @@ class FrameMail:
         self.grid, self.clock = grid, clock
         self._waiting: dict[str, _Waiting] = {}
         self._came: dict[str, Message] = {}
-        self._ours: set[int] = set()  # nodes whose program is ours, by its answers: it reads a frame's pieces alone
         self._last = self._since = 0.0
 
     def push_messages(self, messages: Iterable[Message]) -> None:
@@ -360,18 +359,16 @@ class FrameMail:
         return [self._came.pop(key) for key in message_ids if key in self._came]
 
     def _push(self, message: Message) -> None:
-        """Push as Flower's grid, but with leaves last: who has its own leaf has all, and the server clears up."""
+        """Push the pieces of a frame alone, the first of which is the message's id: its words are of one order."""
         with no_object_id_recompute():
-            objects: dict[str, Any] = {piece.object_id: piece for piece in message.content.config_records.values()}
+            objects = {piece.object_id: piece for piece in message.content.config_records.values()}
             tree, *others = (ObjectTree(object_id=name) for name in objects)
             tree.children.extend(others)
-            if message.metadata.dst_node_id not in self._ours:  # who reads more than pieces of a frame
-                objects, tree = get_all_nested_objects(message), get_object_tree(message)
             message.metadata.__dict__["_message_id"] = tree.object_id
             bare = message_to_proto(remove_content_from_message(message))
             order = PushAppMessagesRequest(messages_list=[bare], message_object_trees=[tree])
             asked = self.grid._runtime_client.PushMessages(order)
-            for name in sorted(asked.objects_to_push, key=lambda name: not objects[name].children):
+            for name in asked.objects_to_push:
                 part = PushObjectRequest(
                     node=self.grid.node,
                     run_id=self.grid.run.run_id,
@@ -384,8 +381,7 @@ class FrameMail:
     def forget(self, message_ids: Iterable[str]) -> None:
         """Ask for these answers no more."""
         for key in message_ids:
-            if waiting := self._waiting.pop(key, None):
-                self._ours.discard(waiting.order.metadata.dst_node_id)  # it may have another program now
+            self._waiting.pop(key, None)
 
     def _collect(self) -> bool:
         asked = [key for key, waiting in self._waiting.items() if waiting.answer is None]
@@ -397,8 +393,6 @@ class FrameMail:
                 if waiting := self._waiting.get(proto.metadata.reply_to_message_id):
                     waiting.answer, has_news = message_from_proto(proto), True
                     waiting.left = [] if waiting.answer.has_error() else frames.pieces_in(tree)
-                    if waiting.left[:1] == [tree.object_id]:
-                        self._ours.add(waiting.order.metadata.dst_node_id)
                     if len(waiting.left) > waiting.most // frames.PIECE_BYTES + 2:
                         waiting.refuse(unreadable(waiting.order, "it is in too many pieces"))
         for key, waiting in list(self._waiting.items()):

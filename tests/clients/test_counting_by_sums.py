@@ -96,13 +96,23 @@ def test_classes_are_told_of_in_one_grouping(tmp_path):
     assert other == [0, 0]
 
 
-def test_a_column_is_told_of_as_a_number_or_by_its_values(tmp_path):
-    """By the sums of a number and the counts of most of its values, those of two others are known."""
-    site = hospital(tmp_path, 30)
-    by_value = {**ILL, "features": ["grade"], "categorical": {"grade": ["0", "1", "7"]}}
+GRADE = {
+    "number": ({**ILL, "features": ["grade"]}, SUMS, "sums/count"),
+    "category": ({**ILL, "features": ["grade"], "categorical": {"grade": ["0", "1", "7"]}}, SUMS, "sums/count"),
+    "classes": ({"label": "grade", "classes": ["0", "1", "7"], "features": ["age"]}, CLASSES, "classes/count"),
+}
 
-    assert any(told(site, {**ILL, "features": ["grade"]})["sums/count"])
-    assert not any(told(site, by_value)["sums/count"])
+
+@pytest.mark.parametrize(("first", "then"), list(itertools.permutations(GRADE, 2)))
+def test_a_column_is_told_of_as_a_number_by_its_values_or_by_classes(tmp_path, first, then):
+    """By two of these the patients who have other values than most are known."""
+    site = hospital(tmp_path, 30)
+
+    (asked, what, name), (also, of, other) = GRADE[first], GRADE[then]
+
+    assert all(told(site, asked, (what,))[name])
+    assert not any(told(site, also, (of,))[other])
+    assert all(told(site, asked, (what,))[name])
 
 
 @pytest.mark.parametrize("more", [{"features": ["age", "code", "flag"]}, {"decimal": ","}, {"missing": ["3"]}])

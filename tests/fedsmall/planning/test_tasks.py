@@ -1,5 +1,4 @@
 import os
-import re
 from pathlib import Path
 
 import numpy as np
@@ -162,7 +161,7 @@ def test_heart_disease_keeps_its_four_hospitals():
     assert totals == [303, 294, 123, 200]  # patients by hospital, from UCI's page
     assert sum(map(len, federation.held_out)) == len(federation.test)
     assert all(np.isfinite(site.x).all() for site in (*federation.train, federation.test))
-    assert any(re.match("switzerland did not contribute to standardising .*chol", note) for note in federation.notes)
+    assert any("switzerland did not contribute to standardising chol" in note for note in federation.notes)
 
 
 @HEART

@@ -10,7 +10,7 @@ from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from fedsmall.audit_log import digest_of
-from fedsmall.frames import from_frame, join_pieces, pieces_in, pieces_of, to_frame
+from fedsmall.frames import from_frame, join_pieces, pieces_of, to_frame
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import grid as run_grid
 from fedsmall.strategies.server.grid import FrameMail, pack, unpack
@@ -85,13 +85,13 @@ def link(monkeypatch):
 
 
 def orders(count=3):
-    content = RecordDict(
-        {
-            MODEL: ArrayRecord({name: Array(array) for name, array in MODEL_SENT.items()}),
-            CONFIG: ConfigRecord({"round": 2, "sites": ["a", "b"]}),
-        }
-    )
-    return [Message(content, node, "train") for node in range(2, 2 + count)]
+    """Orders of one model, each with a line of its own in the server's log."""
+    model = ArrayRecord({name: Array(array) for name, array in MODEL_SENT.items()})
+    contents = {
+        node: RecordDict({MODEL: model, CONFIG: ConfigRecord({"round": 2, "sites": ["a", "b"], "line": node})})
+        for node in range(2, 2 + count)
+    }
+    return [Message(content, node, "train") for node, content in contents.items()]
 
 
 def framed(arrays=MODEL_SENT, **words):
@@ -100,45 +100,30 @@ def framed(arrays=MODEL_SENT, **words):
     return RecordDict({f"frame-{n}": ConfigRecord(piece) for n, piece in enumerate(pieces_of(frame))})
 
 
-def test_an_order_goes_out_as_one_frame_which_sites_of_one_content_share(link):
+def test_an_order_goes_out_as_the_pieces_of_a_frame_and_nothing_else(link):
     grid, asked = FrameMail(link), orders()
 
     grid.push_messages(asked)
 
-    leaves = [name for name in link.pushed if b"piece" in link.objects[name]]
-    words, arrays = from_frame(join_pieces([ConfigRecord.inflate(link.objects[leaves[0]])]))
-    assert len(set(leaves)) == 1
-    assert link.pushed[:3].index(leaves[0]) == 2  # whoever has it has all
-    assert words == {CONFIG: {"round": 2, "sites": ["a", "b"]}}
-    assert {name: a.tobytes() for name, a in arrays.items()} == {
-        f"{MODEL}/{name}": a.tobytes() for name, a in MODEL_SENT.items()
-    }
+    assert len(link.pushed) == len({order.metadata.message_id for order in asked}) == 3
+    for order in asked:
+        words, arrays = from_frame(join_pieces([ConfigRecord.inflate(link.objects[order.metadata.message_id])]))
+        assert words == {CONFIG: {"round": 2, "sites": ["a", "b"], "line": order.metadata.dst_node_id}}
+        assert {name: a.tobytes() for name, a in arrays.items()} == {
+            f"{MODEL}/{name}": a.tobytes() for name, a in MODEL_SENT.items()
+        }
     assert [order.metadata.message_id for order in asked] == [sent.metadata.message_id for sent in link.sent]
 
 
-def test_sites_of_our_own_program_are_sent_pieces_and_nothing_else_until_one_is_silent(link):
-    grid = FrameMail(link)
+@pytest.mark.parametrize("is_bare", [True, False])
+def test_an_answer_is_read_as_pieces_and_as_flowers_own_program_sends_it(link, is_bare):
+    grid, asked = FrameMail(link), orders(1)
+    grid.push_messages(asked)
+    link.answers(link.sent[0], framed(), is_bare)
 
-    def exchange(number):
-        """The orders of one round to two sites, the second with Flower's own program, and how much is pushed."""
-        before = len(link.pushed)
-        contents = [RecordDict({CONFIG: ConfigRecord({"round": number, "site": node})}) for node in (2, 3)]
-        asked = [Message(content, node, "train") for node, content in enumerate(contents, 2)]
-        grid.push_messages(asked)
-        return asked, len(link.pushed) - before
+    reply = grid.pull_messages([asked[0].metadata.message_id])[0]
 
-    asked, of_all = exchange(1)
-    for order in list(link.sent):
-        link.answers(order, framed(round=1), is_ours=order.metadata.dst_node_id == 2)
-    replies = [grid.pull_messages([order.metadata.message_id])[0] for order in asked]
-    asked, of_one = exchange(2)
-    grid.forget([asked[0].metadata.message_id])
-    _, again = exchange(3)
-
-    assert not any(reply.has_error() for reply in replies)
-    assert (of_all, of_one, again) == (6, 4, 6)  # a message, its record and a piece
-    words, _ = from_frame(join_pieces([ConfigRecord.inflate(link.objects[asked[0].metadata.message_id])]))
-    assert words[CONFIG]["site"] == 2
+    assert list(reply.content[MODEL]) == ["b", "a"]
 
 
 def test_all_answers_come_with_one_question_to_the_bit_and_in_the_order_of_the_model(link):
@@ -261,11 +246,9 @@ def test_large_arrays_are_sent_once_though_the_words_of_every_order_differ(link)
     pieces = [name for name in link.pushed if b"piece" in link.objects[name]]
     assert len(pieces) == len(set(pieces)) == 3 + 1  # words for each, and one block for all
     for site, sent in enumerate(link.sent):
-        tree = get_object_tree(Message(pack(asked[site].content)[0], 2 + site, "train"))
-        words, arrays = from_frame(join_pieces(ConfigRecord.inflate(link.objects[name]) for name in pieces_in(tree)))
+        content = pack(asked[site].content)[0]
+        own, block = (piece.object_id for piece in content.config_records.values())
+        words, arrays = from_frame(join_pieces(ConfigRecord.inflate(link.objects[name]) for name in (own, block)))
         assert words[CONFIG]["own"] == site
         assert arrays["arrays/w"].tobytes() == np.arange(20_000.0).tobytes()
-        assert sent.metadata.message_id in [order.metadata.message_id for order in asked]
-        record = tree.children[0]
-        above, own = (sent.metadata.message_id, record.object_id), record.children[0].object_id
-        assert link.pushed.index(own) > max(map(link.pushed.index, above))  # whoever has it has all
+        assert sent.metadata.message_id == own
