@@ -296,7 +296,7 @@ class Telling:
             return None
         sums, again = told_sums(self._guard(order, TOLD_SUMS), sums, raw.summed_values, raw.summed_names, raw.floor)
         if again:
-            reason = f"sums of {again} features are as before: under {raw.floor} values are new, or of another kind"
+            reason = f"sums of {again} features sent as before: under {raw.floor} values are new, or of another kind"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
         return sums
 
