@@ -79,7 +79,7 @@ def in_file(path: Path, name: str = "") -> Iterator[None]:
     try:
         yield
     except DataError as wrong:
-        raise DataError(wrong.words, file=name or path.name) from wrong
+        raise DataError(wrong.words, file=", ".join(filter(None, [name or path.name, wrong.file]))) from wrong
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -153,9 +153,7 @@ class Columns(Frozen):
     @property
     def feature_names(self) -> tuple[str, ...]:
         """One name for each number of a sample."""
-        made = {
-            column: [f"{column}{YES_OR_NO}{value}" for value in values] for column, values in self.categories.items()
-        }
+        made = {of: [f"{of}{YES_OR_NO}{value}" for value in values] for of, values in self.categories.items()}
         return tuple(name for column in self.columns for name in made.get(column, [column]))
 
     def of_features(self, columns: Iterable[str]) -> np.ndarray:

@@ -318,8 +318,8 @@ def _check_lengths(width: int, rows: Sequence[tuple[int, list[str]]]) -> None:
         line, cells = odd[0]
         more = f", and so {'do' if len(odd) > 2 else 'does'} {len(odd) - 1} more" if len(odd) > 1 else ""
         raise DataError(
-            f"its rows differ in length: line {line} has {cells} cells and the header {width}{more}. A separator "
-            "within a cell needs quotes around the cell"
+            "its rows differ in length. A separator within a cell needs quotes around the cell",
+            file=f"line {line} has {cells} cells and the header {width}{more}",  # of which none leaves a hospital
         )
 
 

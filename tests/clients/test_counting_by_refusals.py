@@ -49,6 +49,20 @@ def test_no_refusal_tells_a_count(site, asked):
     assert not re.search(r"\d+ of ", words)
 
 
+@pytest.mark.parametrize("mark", [{"separator": "7"}, {"separator": "Z"}, {"decimal": "-"}, {"decimal": "7"}])
+def test_no_letter_or_digit_stands_between_cells(site, mark):
+    """Which line is the first with a letter, and how many more, would be known for every letter."""
+    assert "is one of" in told(site, label="ill", classes=["no", "yes"], **mark)["error"]
+
+
+def test_no_refusal_tells_which_line_has_a_mark_that_may_stand_between_cells(site):
+    site.data.write_text(site.data.read_text().replace(BORN[5], f"{BORN[5]} 12:30"))
+
+    words = [told(site, label="ill", classes=["no", "yes"], separator=mark)["error"] for mark in " :"]
+
+    assert all("its rows differ in length" in line and not re.search(r"\d", line) for line in words)
+
+
 def test_a_hospital_sees_the_counts_itself(site, fedsmall):
     task = '{csv = "", label = "score", classes = ["10", "11"], missing = ["7"], drop = ["born"]}'
 

@@ -41,7 +41,9 @@ Categorical = Sequence[str] | Mapping[str, Sequence[object]]
 Tables = Mapping[str, "DataFrame"]
 Frames = dict[str, "DataFrame"]
 WORDS = {"label": "outcome", "patient": "patient_id", "sheet": "2024"}
+MARKS = {"separator": ",;\t| :^~#", "decimal": ".,·٫"}
 LISTS = {"features": '["age", "dose"]', "drop": '["remark"]', "categorical": '["sex"]', "unscaled": '["years"]'}
+ONE_MARK = str.maketrans(dict.fromkeys(MARKS["decimal"], "."))
 OF_SURVIVAL = ("time", "event", "cuts", "intervals")
 YES, NO = "1 true yes ja oui si sì dead died deceased event", "0 false no nein non alive living censored"
 EVENTS = dict.fromkeys(YES.split(), 1.0) | dict.fromkeys(NO.split(), 0.0)  # by what stands before a colon: "1:DECEASED"
@@ -149,7 +151,7 @@ def _pool_of(
     for name, frame in frames.items():
         with at_site(name):
             cells = frame.itertuples(index=False, name=None) if own else ()  # a plan says what a comma in them is
-            digests = digests_of("\0".join(map(str, row)).replace(",", ".") for row in cells) if own else None
+            digests = digests_of("\0".join(map(str, row)).translate(ONE_MARK) for row in cells) if own else None
             parts[name] = replace(schema.part(frame), patients=whose.get(name), digests=digests)
     parts = add_groups(frames, parts, read_subgroups(subgroups), schema.form.markers)
     labels = np.concatenate([classes_of(part.y) for part in parts.values()])
@@ -304,9 +306,9 @@ def _check_options(separator: Any, decimal: Any, **options: Any) -> None:
     """Raise PlanError for an option that is not of its kind; an option that is None was not given."""
     if options["features"] is not None and not len(options["features"]):
         raise PlanError("features lists no column; leave it out to take all")
-    for name, mark in (("separator", separator), ("decimal", decimal)):
-        if mark is not None and not (isinstance(mark, str) and len(mark) == 1 and mark not in '\r\n"'):
-            raise PlanError(f'{name} is one character, as in {name} = ","; got {mark!r}')
+    for (name, marks), mark in zip(MARKS.items(), (separator, decimal), strict=True):
+        if mark is not None and mark not in tuple(marks):  # no letter: rows with one would be known by their length
+            raise PlanError(f'{name} is one of {" ".join(map(repr, marks))}, as in {name} = ","; got {mark!r}')
     for name, value in options.items():
         if name in WORDS and value is not None and not isinstance(value, str):
             raise PlanError(f'{name} is text, as in {name} = "{WORDS[name]}"; got {value!r}')

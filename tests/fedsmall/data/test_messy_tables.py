@@ -62,13 +62,13 @@ ERRORS: dict[str, tuple[dict[str, str | bytes], dict[str, Any], str]] = {
     "a row that is too long": (
         {"a.csv": GOOD + "71,3.5,1,1\n"},
         {},
-        "a.csv: its rows differ in length: line 6 has 4 cells and the header 3. A separator within a cell needs quotes "
+        "a.csv, line 6 has 4 cells and the header 3: its rows differ in length. A separator within a cell needs quotes "
         "around the cell",
     ),
     "rows that are too short": (
         {"a.csv": GOOD + "71,3.5\n72\n"},
         {},
-        "a.csv: its rows differ in length: line 6 has 2 cells and the header 3, and so does 1 more. A separator within "
+        "a.csv, line 6 has 2 cells and the header 3, and so does 1 more: its rows differ in length. A separator within "
         "a cell needs quotes around the cell",
     ),
     "a column twice": (
