@@ -133,9 +133,8 @@ def subsets(tree: ReplicaTree, y: np.ndarray, seed: int, site: str) -> Mapping[s
 
     Replica j of a parent that holds n samples lacks block j of them: floor(p * n) samples, the blocks disjoint over j
     as far as n allows (after that every sample is lacked equally often, to within one). The blocks are drawn from a
-    stream named by seed, site and parent. A "stratified" block takes from each class its share, never its last sample.
-
-    Raises PlanError where a stratified block cannot be had: a class of one sample, or a block of a whole class.
+    stream named by seed, site and parent. A "stratified" block takes from each class its share, and its last sample
+    where no class has another one alone.
     """
     held = {ANCHOR: np.arange(len(y))}
     classes = classes_of(y)
@@ -186,31 +185,21 @@ def _stratified_blocks(classes: np.ndarray, tree: ReplicaTree, rng: np.random.Ge
     values, counts = np.unique(classes, return_counts=True)
     blocks = [
         np.flatnonzero(classes == value)[_blocks(count, share, tree.fanout, rng)]
-        for value, count, share in zip(values, counts, _shares(values, counts, size), strict=True)
+        for value, count, share in zip(values, counts, _shares(counts, size), strict=True)
     ]
     return np.hstack(blocks) if blocks else np.zeros((tree.fanout, 0), dtype=np.int64)
 
 
-def _shares(values: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:
-    """How many samples of each class a block of ``size`` takes: proportional, by largest remainder, never all."""
-    if size == 0:
-        return np.zeros(len(counts), dtype=np.int64)
-    for value, count in zip(values, counts, strict=True):
-        if count < 2:
-            raise PlanError(
-                f"A stratified perturbation needs two samples of every class; class {value} has one among "
-                f'{counts.sum()}. Use perturbation = "random", or a tree of less depth.'
-            )
-    exact = size * counts / counts.sum()
-    shares: np.ndarray = np.minimum(np.floor(exact + 1e-9).astype(np.int64), counts - 1)
+def _shares(counts: np.ndarray, size: int) -> np.ndarray:
+    """How many samples of each class a block of ``size`` takes: proportional, by largest remainder, the last ones last.
+
+    Nothing is refused: by which blocks can be had a plan would count the samples of a class.
+    """
+    exact = size * counts / max(1, counts.sum())
+    most = counts - 1 if size <= (counts - 1).sum() else counts
+    shares: np.ndarray = np.minimum(np.floor(exact + 1e-9).astype(np.int64), most)
     while shares.sum() < size:
-        room = np.where(shares < counts - 1, exact - shares, -np.inf)
-        if np.isneginf(room).all():
-            raise PlanError(
-                f"Dropping {size} of {counts.sum()} samples cannot leave one of each of {len(counts)} classes; "
-                'take a smaller drop, or perturbation = "random".'
-            )
-        shares[np.argmax(room)] += 1
+        shares[np.argmax(np.where(shares < most, exact - shares, -np.inf))] += 1
     return shares
 
 

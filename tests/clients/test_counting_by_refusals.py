@@ -116,6 +116,7 @@ PLANS = {
     "equal samples": {"features": ["lab"]},
     "folds of equal samples": {"features": ["lab"], "folds": 4},
     "routes over samples": {"patient": "status", "validate": {"routes": 5, "by_samples": True}},
+    "replicas by class": {"label": "status", "classes": VALUES, "test": 0.25, "tree": {"depth": 3, "drop": 0.3}},
 }
 
 
@@ -130,7 +131,10 @@ def counted(folder, plan_of, positive):
     (folder / "policy.toml").write_text(AS_IT_IS)
     site = DataProcess("essen", folder / "essen.csv", folder / "home", folder / "policy.toml")
     task = {key: plan_of[key] for key in ("label", "classes", "patient", "features") if key in plan_of}
-    asked = plan(name="FedAvg", weighted=True, **({"validate": plan_of["validate"]} if "validate" in plan_of else {}))
+    settings = {key: plan_of[key] for key in ("validate", "tree") if key in plan_of}
+    if "tree" in plan_of:
+        settings["tree"] = {"fanout": 1, "perturbation": "stratified", **plan_of["tree"]}
+    asked = plan(name="RepTreeFL" if "tree" in plan_of else "FedAvg", weighted=True, **settings)
     asked = asked.model_copy(
         update={
             "task": {"csv": "x.csv", "label": "ill", "classes": ("no", "yes"), "features": ["a", "b"], **task},

@@ -111,6 +111,17 @@ def test_stratified_blocks_keep_class_shares_to_within_one_sample(zeros, ones, d
         assert abs(kept - len(held[node]) * zeros / len(y)) <= 1
 
 
+@pytest.mark.parametrize("rare", [1, 2, 3, 5])
+@pytest.mark.parametrize("drop", [0.1, 0.5, 0.7, 0.9])
+def test_stratified_blocks_are_as_large_whatever_the_classes_and_keep_the_rare_one_while_they_can(rare, drop):
+    held, even = (
+        subsets(ReplicaTree(2, 3, drop, "stratified"), labels(*of), 0, "a") for of in ((20 - rare, rare), (10, 10))
+    )
+
+    assert {node: len(rows) for node, rows in held.items()} == {node: len(rows) for node, rows in even.items()}
+    assert all(len(np.unique(labels(20 - rare, rare)[rows])) == 2 for rows in held.values() if len(rows) > 1)
+
+
 def test_random_blocks_do_not_keep_class_shares_where_stratified_ones_do():
     y = labels(30, 30)
 
@@ -157,14 +168,6 @@ def test_no_replica_of_the_smallest_sites_is_empty(samples):
         (lambda: tree_at(Tree(drop=(0.1, 1.0)), 1, 2), "drop = 1 would leave a replica without samples"),
         (lambda: tree_at(Tree(fanout=(2, 3)), 0, 3), "tree.fanout has 2 values for 3 sites"),
         (lambda: ReplicaTree(fanout=0), "fanout >= 1"),
-        (
-            lambda: subsets(ReplicaTree(1, 1, 0.5, "stratified"), labels(9, 1), 0, "a"),
-            "class 1 has one among 10",
-        ),
-        (
-            lambda: subsets(ReplicaTree(1, 1, 0.9, "stratified"), labels(5, 5), 0, "a"),
-            "Dropping 9 of 10 samples cannot leave one of each of 2 classes",
-        ),
     ],
 )
 def test_impossible_trees_are_refused(make, message):
