@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import blake2b
@@ -104,6 +104,23 @@ def told_sums(guard: Guard, sums: Sums, x: np.ndarray, names: tuple[str, ...], f
             again += 1
     guard.write(known)
     return Sums(*(row.reshape(sums.count.shape) for row in flat)), again
+
+
+def columns_withheld(guard: Guard, x: np.ndarray, names: Sequence[str], floor: int) -> set[str]:
+    """Columns of ``x`` of which fewer than ``floor`` values differ from what was told of them before, in any table.
+
+    The guard remembers the others: {"columns": {name: :data:`Entry`}}.
+    """
+    known = guard.read()
+    columns, withheld = known.setdefault("columns", {}), set()
+    for name, values in zip(names, x.T, strict=True):
+        now = digests(values, known)
+        allowed = verdict(columns.get(name), now, floor) if is_told_alike(known, name) else Verdict.LAST
+        if allowed is Verdict.NEW:
+            columns[name] = updated_entry(columns.get(name), now, None)
+        withheld |= {name} if allowed is Verdict.LAST and now else set()  # of no value nothing is told
+    guard.write(known)
+    return withheld
 
 
 def is_told_alike(known: dict[str, Any], name: str, kind: str = "") -> bool:

@@ -9,19 +9,10 @@ from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import scaling_of
 from fedsmall.clients.sealing import Encryption
 from fedsmall.clients.site_request import Answer, SiteRequest, check_order, plan_of
-from fedsmall.clients.telling import (
-    Guard,
-    Verdict,
-    digests,
-    is_grouped_alike,
-    is_told_alike,
-    rows_to_tell,
-    updated_entry,
-    verdict,
-)
+from fedsmall.clients.telling import Guard, columns_withheld, is_grouped_alike, rows_to_tell
 from fedsmall.data.federation import Samples
 from fedsmall.errors import PlanError, PolicyError
-from fedsmall.extensions.describe.tables import Patients, count, grid, patients_of, shapes
+from fedsmall.extensions.describe.tables import count, grid, patients_of, shapes
 from fedsmall.planning.run_sheet import RUN
 from fedsmall.planning.tasks import load_site
 from fedsmall.wire import Arrays
@@ -59,23 +50,6 @@ class DescribeClient:
         rows = rows_to_tell(guard, samples, floor)
         rows = rows if is_grouped_alike(guard, samples[rows], plan) else rows[:0]
         patients = patients._replace(x=patients.x[rows], group=patients.group[rows])
-        counts = count(patients, ends, floor, columns_withheld(guard, patients, floor))
+        counts = count(patients, ends, floor, columns_withheld(guard, patients.x, patients.names, floor))
         of = shapes(len(patients.names), len(patients.groups), patients.is_survival)
         return {"config": {}}, self.encryption.mask_sums(order, DESCRIBE, counts, of)
-
-
-def columns_withheld(guard: Guard, patients: Patients, floor: int) -> set[str]:
-    """Columns of which fewer than ``floor`` values differ from what was told of them before, in whatever table.
-
-    The guard remembers the others: {"columns": {name: entry}}.
-    """
-    known = guard.read()
-    columns, withheld = known.setdefault("columns", {}), set()
-    for name, values in zip(patients.names, patients.x.T, strict=True):
-        now = digests(values, known)
-        allowed = verdict(columns.get(name), now, floor) if is_told_alike(known, name) else Verdict.LAST
-        if allowed is Verdict.NEW:
-            columns[name] = updated_entry(columns.get(name), now, None)
-        withheld |= {name} if allowed is Verdict.LAST and now else set()  # of no value nothing is told
-    guard.write(known)
-    return withheld

@@ -39,9 +39,10 @@ class Samples:
         return {} if whose is None or len(np.unique(whose)) == len(whose) else {"patients": whose}
 
     def __getitem__(self, rows: np.ndarray) -> "Samples":
-        whose = _at(self.patients, rows)
+        whose = None if self.patients is None else self.patients[rows]
         groups = {column: names[rows] for column, names in self.groups.items()}
-        return Samples(self.x[rows], self.y[rows], whose, groups, digests=_at(self.digests, rows))
+        digests = None if self.digests is None else self.digests[rows]
+        return Samples(self.x[rows], self.y[rows], whose, groups, digests=digests)
 
 
 def join(parts: Iterable[Samples]) -> Samples:
@@ -55,10 +56,6 @@ def join(parts: Iterable[Samples]) -> Samples:
     patients, digests = (_all_of([getattr(part, known) for part in parts]) for known in ("patients", "digests"))
     groups = {column: np.concatenate([part.groups[column] for part in parts]) for column in parts[0].groups}
     return Samples(x, y, patients, groups, digests=digests)
-
-
-def _at(known: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
-    return None if known is None else known[rows]
 
 
 def _all_of(known: Sequence[np.ndarray | None]) -> np.ndarray | None:

@@ -114,14 +114,9 @@ def prepare(part: Part, preparation: Preparation) -> Samples:
     return Samples(preparation.inputs(part.x), y, patients=part.patients, groups=part.groups)
 
 
-def one_hot(y: np.ndarray, classes: int) -> np.ndarray:
-    """A column of 0 and 1 for each class, (samples, classes) in float64."""
-    return np.asarray(np.eye(classes)[y])
-
-
 def class_sums(y: np.ndarray, classes: int, floor: int, patients: np.ndarray | None = None) -> Sums:
-    """What a site may tell of its classes: sums of :func:`one_hot`; of few patients nothing, nor what leaves few."""
-    told = tellable(one_hot(y, classes), [f"{YES_OR_NO}{k}" for k in range(classes)], floor, patients)[0]
+    """What a site may tell of its classes, sums of 0 and 1 for each: of few patients nothing, nor what leaves few."""
+    told = tellable(np.eye(classes)[y], [f"{YES_OR_NO}{k}" for k in range(classes)], floor, patients)[0]
     return sums_of(told, floor, patients)
 
 

@@ -8,8 +8,10 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedsmall.parts import EarlyStop, Recipe
+from fedsmall.planning.tasks import load_site
 from fedsmall.wire import EXAMPLES, STEPS
 from tests.clients.test_data_process import AS_IT_IS, DataProcess, config, order, plan, scaled
 
@@ -64,11 +66,11 @@ def test_no_refusal_tells_which_line_has_a_mark_that_may_stand_between_cells(sit
 
 
 def test_a_hospital_sees_the_counts_itself(site, fedsmall):
-    task = '{csv = "", label = "score", classes = ["10", "11"], missing = ["7"], drop = ["born"]}'
+    task = '{csv = "", label = "score", classes = ["10", "11"], missing = ["7"], drop = ["born", "ill"]}'
 
     said = fedsmall("site", "check", "--task", task, "--data", site.data)[1]
 
-    assert "column 'score' is empty in 3 of 60 rows" in said
+    assert "38 of 60 labels are none of the classes 10, 11" in said
 
 
 CLASSES = {"label": "score", "classes": ["7", "10", "11", "12", "13", "14"], "drop": ["born", "ill"]}
@@ -99,7 +101,37 @@ def test_no_plan_chooses_the_values_that_count_as_none(site, more):
     for missing in (["10"], ["7", "10"]):
         said = told(site, **CLASSES, missing=missing, drop_unlabelled=True, **more)
 
-        assert "column 'score' is empty in some of the rows; leave those cells empty" in said["error"]
+        assert "is one of the classes, and by missing no value" in said["error"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"label": "born", "classes": ["a", "b"]},
+        {"label": "score", "classes": ["10", "11"], "drop": ["born", "ill"]},
+        {"time": "marker", "event": "born", "drop": ["ill"]},
+        {"targets": ["ill", "born"]},
+    ],
+)
+def test_no_refusal_tells_whether_a_word_that_counts_as_none_is_there(site, asked):
+    """Whoever was born on a day would be known to be a patient by one plan."""
+    said = [told(site, **asked, missing=[word])["error"] for word in (BORN[5], "7", "1899-01-01", "never")]
+
+    assert len(set(said)) == 1
+
+
+def test_no_refusal_tells_names_of_files_letter_by_letter(tmp_path):
+    for k in range(40):
+        (folder := tmp_path / "scans" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), k, np.uint8)).save(folder / f"p{k:02d}_scan.png")
+
+    def held(pattern):
+        task = {"images": "x", "classes": ("a", "b"), "patient": pattern}
+        asked = plan().model_copy(update={"task": task, "model": "cnn", "test": 0.25})
+        raw = load_site(asked, "essen", tmp_path / "scans")
+        return len(raw.train), len(raw.held_out)
+
+    assert {held(pattern) for pattern in ("(.*)_", "^(?!p07)(.*)_", "^(?!p99)(.*)_", "nobody")} == {(30, 10)}
 
 
 VALUES = {"positive": ["positive"], "not": ["negative", "unknown"]}

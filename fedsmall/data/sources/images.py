@@ -51,12 +51,14 @@ def images(
     volume: bool = False,
     patient: str | None = None,
     by_site: bool = False,
+    own: bool = False,
 ) -> Pool:
     """The images at ``path``, and the official test images at ``test`` where there are such.
 
     ``range`` says which values become -1 and 1, where files hold more than 8 bits, ``window`` says it for DICOM, as
     [centre, width] or "file"; ``slice``, ``frames`` and ``volume`` say what of NIfTI and DICOM files is a sample.
-    ``patient`` is a regular expression whose first group finds the patient in a file's name, as "person([0-9]+)_".
+    ``patient`` is a regular expression whose first group finds the patient in a file's name, as "person([0-9]+)_"; of a
+    hospital's ``own`` files those without are a patient each.
 
     Raises PlanError for what no image has, and DataError for files that cannot be read or differ in size.
     """
@@ -70,7 +72,7 @@ def images(
     read = [{site: _read_site(site, folder, form, means) for site, folder in side.items()} for side in sides]
     pictures = [image.picture for side in read for held in side.values() for image in held]
     form = form if form.stated else form.model_copy(update={"range": image_files.common_ends(pictures)})
-    numbers = number_patients(*(_whose(side, patient, form) for side in read))
+    numbers = number_patients(*(_whose(side, patient, form, own) for side in read))
     train, official = (
         {site: replace(_part(site, held, names, form), patients=of.get(site)) for site, held in side.items()}
         for side, of in zip(read, numbers, strict=True)
@@ -81,9 +83,11 @@ def images(
     return Pool(train, names, official, form=form.model_copy(update={"size": size}), notes=(*notes, *class_notes))
 
 
-def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels) -> Mapping[str, np.ndarray]:
+def _whose(
+    side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels, own: bool
+) -> Mapping[str, np.ndarray]:
     if patient is not None or form.frames != image_files.EACH:
-        return patients_in({site: [image.file for image in held] for site, held in side.items()}, patient)
+        return patients_in({site: [image.file for image in held] for site, held in side.items()}, patient, own)
     return {site: np.array([f"{image.folder}/{image.file}" for image in held]) for site, held in side.items()}
 
 

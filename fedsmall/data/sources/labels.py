@@ -179,8 +179,11 @@ def patients_of(frames: "Mapping[str, DataFrame]", column: str | None, one_table
     return number_patients(names)[0]
 
 
-def patients_in(files: Mapping[str, Sequence[str]], pattern: str | None) -> dict[str, np.ndarray]:
-    """What ``pattern`` finds in the names of each site's ``files``; nothing without a pattern."""
+def patients_in(files: Mapping[str, Sequence[str]], pattern: str | None, own: bool) -> dict[str, np.ndarray]:
+    """What ``pattern`` finds in the names of each site's ``files``; nothing without a pattern.
+
+    A DataError where it finds nothing, but for a hospital's ``own``: refusals would tell any name, letter by letter.
+    """
     if pattern is None:
         return {}
     try:
@@ -191,10 +194,12 @@ def patients_in(files: Mapping[str, Sequence[str]], pattern: str | None) -> dict
     patients = {}
     for site, names in files.items():
         matches = [search(name) for name in names]
-        if none := matches.count(None):
+        if (none := matches.count(None)) and not own:
             with at_site(site):
                 raise DataError(f"in {none} of {len(names)} names of files {pattern!r} finds no patient")
-        patients[site] = np.array([match.group(match.re.groups and 1) for match in matches if match], dtype=object)
+        found = [match.group(match.re.groups and 1) if match else None for match in matches]
+        whole = [name if patient is None else patient for name, patient in zip(names, found, strict=True)]
+        patients[site] = np.array(whole, dtype=object)
     return patients
 
 

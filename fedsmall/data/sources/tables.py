@@ -23,6 +23,7 @@ from fedsmall.data.sources.labels import (
     check_sites,
     class_names,
     patients_of,
+    read_classes,
     share_classes,
 )
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, digests_of
@@ -106,6 +107,9 @@ def csv(
     split = site_column is not None and NOWHERE in tables and not own
     frames = split_by_site(tables[NOWHERE], str(site_column)) if split else tables
     learns, markers, rows = outcome or str(label), _markers(missing), sum(map(len, frames.values()))
+    names, means = read_classes(classes)
+    if both := sorted({*(names or ()), *means} & {*markers}):
+        raise PlanError(f"{both[0]!r} is one of the classes, and by missing no value; leave it out of one of the two")
     frames = _labelled(frames, learns, markers, drop_unlabelled, own)
     patients = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
@@ -127,7 +131,9 @@ def _labelled(frames: Frames, learns: str | Outcome, markers: Sequence[str], dro
     """The rows that hold what is predicted; others are a DataError unless they are to go."""
     if type(drop) is not bool:
         raise PlanError(f"drop_unlabelled is true or false; got {drop!r}")
-    gaps = () if own else markers  # where nothing stands at a hospital: words for no value are the coordinator's
+    # at a hospital where nothing stands: words for no value are the coordinator's, who would learn which are there
+    gaps = () if own else markers
+    number = None if isinstance(learns, str) or learns.kind == "findings" else learns.name
     kept, columns = {}, (learns,) if isinstance(learns, str) else learns.columns
     for name, frame in frames.items():
         with at_site(name):
@@ -135,7 +141,7 @@ def _labelled(frames: Frames, learns: str | Outcome, markers: Sequence[str], dro
             to_go = [table_files.is_missing(frame[c], gaps) for c in columns if drop]
             kept[name] = frame = frame[~np.any(to_go, axis=0)] if drop else frame
             for column in columns:
-                if empty := int(table_files.is_missing(frame[column], markers).sum()):
+                if empty := int(table_files.is_missing(frame[column], markers if column == number else gaps).sum()):
                     cure = "leave those cells empty" if drop else "drop those rows, or say drop_unlabelled = true"
                     raise DataError(f"column {column!r} is empty in {empty} of {len(frame)} rows; {cure}")
             if not len(frame):
