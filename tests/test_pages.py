@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,15 @@ def test_every_heading_that_a_page_links_to_is_there(page):
     own = [(here.parent / file if file else here, anchor) for file, anchor in links if "://" not in file]
 
     assert [(str(path), anchor) for path, anchor in own if path.is_file() and anchor not in anchors(path)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_line_behind_a_table_is_no_row_of_it(page):
+    lines = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S).splitlines()
+
+    behind = [then for line, then in pairwise(lines) if line.startswith("|") and not then.startswith(("|", "<!--"))]
+
+    assert not list(filter(None, behind))
 
 
 def test_the_readers_of_pages_see_what_they_should():
