@@ -46,7 +46,7 @@ def build_federation(
 
     ``data_root`` is the folder of data files (else the environment variable FEDSMALL_DATA); ``tables`` are pandas
     tables in place of the files of a task "csv", by site or one under the empty name. Without a test set, or as
-    ``plan.test`` says, a quarter (or that) of every class is held out: at each site where sites are the source's own,
+    ``plan.test`` says, a quarter (or that) is held out, of all classes: at each site where sites are the source's own,
     else before samples are dealt. Equal samples, and a patient's, are on one side and at one site.
 
     Raises PlanError for a plan that these data cannot serve, and DataError for data that cannot be used.

@@ -138,6 +138,7 @@ VALUES = {"positive": ["positive"], "not": ["negative", "unknown"]}
 PLANS = {
     "a column as patients": {"patient": "status"},
     "another seed": {"patient": "status", "seed": 5},
+    "a quarter, unsaid": {"label": "status", "classes": VALUES},
     "a quarter": {"label": "status", "classes": VALUES, "test": 0.25},
     "a smaller share": {"label": "status", "classes": VALUES, "test": 0.1},
     "half": {"label": "status", "classes": VALUES, "test": 0.5},
@@ -148,7 +149,7 @@ PLANS = {
     "equal samples": {"features": ["lab"]},
     "folds of equal samples": {"features": ["lab"], "folds": 4},
     "routes over samples": {"patient": "status", "validate": {"routes": 5, "by_samples": True}},
-    "replicas by class": {"label": "status", "classes": VALUES, "test": 0.25, "tree": {"depth": 3, "drop": 0.3}},
+    "replicas by class": {"label": "status", "classes": VALUES, "tree": {"depth": 3, "drop": 0.3}},
 }
 
 

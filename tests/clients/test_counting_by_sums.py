@@ -92,7 +92,7 @@ def test_classes_are_told_of_in_one_grouping(tmp_path):
     other = counts(a=["negative", "positive"], b=["unknown"])
 
     assert sum(first) > 40
-    assert again == first[::-1]
+    assert sum(again) == sum(first)
     assert other == [0, 0]
 
 

@@ -83,9 +83,7 @@ def images(
     return Pool(train, names, official, form=form.model_copy(update={"size": size}), notes=(*notes, *class_notes))
 
 
-def _whose(
-    side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels, own: bool
-) -> Mapping[str, np.ndarray]:
+def _whose(side: dict[str, list[Labelled]], patient: str | None, form: Pixels, own: bool) -> dict[str, np.ndarray]:
     if patient is not None or form.frames != image_files.EACH:
         return patients_in({site: [image.file for image in held] for site, held in side.items()}, patient, own)
     return {site: np.array([f"{image.folder}/{image.file}" for image in held]) for site, held in side.items()}

@@ -197,9 +197,8 @@ def patients_in(files: Mapping[str, Sequence[str]], pattern: str | None, own: bo
         if (none := matches.count(None)) and not own:
             with at_site(site):
                 raise DataError(f"in {none} of {len(names)} names of files {pattern!r} finds no patient")
-        found = [match.group(match.re.groups and 1) if match else None for match in matches]
-        whole = [name if patient is None else patient for name, patient in zip(names, found, strict=True)]
-        patients[site] = np.array(whole, dtype=object)
+        found = [m.group(m.re.groups and 1) if m else name for name, m in zip(names, matches, strict=True)]
+        patients[site] = np.array(found, dtype=object)
     return patients
 
 

@@ -103,8 +103,7 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
         raise DataError("the site's data are not where its program looks")
     if source.kind == "csv":
         options = {"site_column": value if kind == "natural" else None, **options}
-    if source.kind in ("csv", "images"):
-        options["own"] = True
+    options |= {"own": True} if source.kind in ("csv", "images") else {}
     if is_query(path):
         _last.clear()  # its rows may be others now
     return _read_source(source, None, seed, (str(path),), options)

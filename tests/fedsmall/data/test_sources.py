@@ -124,9 +124,9 @@ def test_a_column_names_the_site_of_each_row(tmp_path):
     )
 
     assert federation.names == ("north", "south")
-    assert [len(site) for site in federation.train] == [6, 8]
-    assert [len(held) for held in federation.held_out] == [2, 4]
-    assert len(federation.test) == 6
+    assert [len(site) for site in federation.train] == [6, 9]
+    assert [len(held) for held in federation.held_out] == [2, 3]
+    assert len(federation.test) == 5
     assert federation.task.feature_names == ("x",)
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fedsmall.data.federation import Federation, Samples
-from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
@@ -251,11 +250,3 @@ def test_anchors_say_their_own_steps_and_samples(federation):
 
     assert told.examples.tolist() == [20] * SITES
     assert told.steps.tolist() == [5 * 4] * SITES
-
-
-def test_a_site_whose_tree_cannot_be_had_is_found_when_the_cohort_is_built(federation):
-    lopsided = [Samples(s.x[:5], np.array([0, 0, 0, 0, 1])) for s in federation.train]
-    plan = plan_of(tree={"perturbation": "stratified", "drop": 0.5})
-
-    with pytest.raises(PlanError, match="class 1 has one among 5"):
-        TreeCohort(plan, federation.task, federation.names, lopsided)
