@@ -133,8 +133,8 @@ def subsets(tree: ReplicaTree, y: np.ndarray, seed: int, site: str) -> Mapping[s
 
     Replica j of a parent that holds n samples lacks block j of them: floor(p * n) samples, the blocks disjoint over j
     as far as n allows (after that every sample is lacked equally often, to within one). The blocks are drawn from a
-    stream named by seed, site and parent. A "stratified" block takes from each class its share, and its last sample
-    where no class has another one alone.
+    stream named by seed, site and parent. A "stratified" block takes from each class its share, and the last sample of
+    one only where it would else be too small.
     """
     held = {ANCHOR: np.arange(len(y))}
     classes = classes_of(y)

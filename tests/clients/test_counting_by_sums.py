@@ -5,6 +5,7 @@ everything but who of them has the value. On the sums of before it read each of 
 """
 
 import itertools
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from fedsmall.clients.telling import rows_to_tell
 from fedsmall.data.preparation import tellable
+from fedsmall.data.sources.pool import digests_of
 from fedsmall.parts import Recipe
 from fedsmall.planning.run_sheet import CLASSES, SUMS, TELL
 from fedsmall.planning.tasks import load_site
@@ -131,6 +133,12 @@ def test_a_patient_is_known_whatever_a_plan_takes_of_the_row(tmp_path, more):
     assert (len(by_content[1]) == len(other)) == ("features" in more)
     assert len(known[0]) == len(first)
     assert len(known[1]) in (0, len(first))
+
+
+def test_equal_texts_have_one_digest_and_a_name_in_another_encoding_has_its_own():
+    made = digests_of(["p1", os.fsdecode(b"pr\xfcf"), "p1", "prüf"])
+
+    assert [len(set(made)), made[0] == made[2], len(digests_of([]))] == [3, True, 0]
 
 
 @pytest.mark.parametrize("floor", [2, 5, 8])

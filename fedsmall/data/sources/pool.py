@@ -43,8 +43,8 @@ class Pool:
 
 
 def digests_of(texts: Iterable[str]) -> np.ndarray:
-    """A number for each text, the same for equal ones, (texts,)."""
-    made = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    """A number for each text, the same for equal ones, (texts,); a text may be a file's name that is not in UTF-8."""
+    made = b"".join(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest() for text in texts)
     return np.frombuffer(made, dtype=np.uint64)
 
 
