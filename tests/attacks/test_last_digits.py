@@ -94,7 +94,7 @@ def test_of_thirty_trials_products_of_floats_tell_all_and_the_grid_tells_none():
     samples = Samples(np.random.default_rng(0).standard_normal((500, 8)), np.arange(500) % 2)
     cohort = cohort_for(plan, task, ["essen"], [samples], indices=Indices((0,), 1, True))
     model = initial_model(plan, task)
-    deviation = protection_of(plan, 500, 0, 1).deviation(sum(array.size for array in model.values()))
+    deviation = protection_of(plan, np.ones(500), 0, 1).deviation(sum(array.size for array in model.values()))
 
     def left(start: Arrays) -> np.ndarray:
         stack = cohort.stack([ModelState(start)])
