@@ -39,9 +39,8 @@ class Samples:
         return {} if whose is None or len(np.unique(whose)) == len(whose) else {"patients": whose}
 
     def __getitem__(self, rows: np.ndarray) -> "Samples":
-        whose = None if self.patients is None else self.patients[rows]
+        whose, digests = (None if of is None else of[rows] for of in (self.patients, self.digests))
         groups = {column: names[rows] for column, names in self.groups.items()}
-        digests = None if self.digests is None else self.digests[rows]
         return Samples(self.x[rows], self.y[rows], whose, groups, digests=digests)
 
 

@@ -200,12 +200,13 @@ def _keep_back(plan: Plan, raw: RawSite, is_own: bool = False) -> RawSite:
 def _held_out_rows(part: Part, plan: Plan, name: str, kin: np.ndarray | None) -> np.ndarray:
     if plan.folds is not None:
         return splits.fold_split(part.y, plan.folds, plan.fold, plan.folds - 1, plan.seed, kin, each=False)[1]
-    share, stream = plan.test if isinstance(plan.test, float) else HELD_OUT, ("held-out", name)
-    out = splits.hold_out(part.y, share, rng_for(plan.seed, *stream), kin)[1]
+    share = plan.test if isinstance(plan.test, float) else HELD_OUT
     count = int(share * len(part) + 0.5)  # of all samples: a share of each class told how large that is
-    if plan.test is None and (len(out) == count or len(part) < COUNT_FLOOR):
-        return out
-    return splits.hold_out(part.y, count, rng_for(plan.seed, *stream), kin)[1]
+    if plan.test is None:  # of each class where that comes to as many, and where nobody trains over real sites
+        out = splits.hold_out(part.y, share, rng_for(plan.seed, "held-out", name), kin)[1]
+        if len(out) == count or len(part) < COUNT_FLOOR:
+            return out
+    return splits.hold_out(part.y, count, rng_for(plan.seed, "held-out", name), kin)[1]
 
 
 def _apart(part: Part, choose: Choose, seed: int, name: str, is_own: bool = True) -> tuple[Part, Part]:

@@ -119,8 +119,8 @@ def up(
         say(admission.check_admission(card.address, site.kit / "ca.crt", site.key, site.home / "node", card.expires))
         for line in warnings(site, {"the server's certificate": left}):
             say(line)
-    names = {"station": ("station",), "network": ("resident",)}.get(only, ("station", "resident"))
-    commands = [program for program in programs(site, data, device, region) if program.name in names]
+    left_out = {"station": "resident", "network": "station"}.get(only)
+    commands = [program for program in programs(site, data, device, region) if program.name != left_out]
     for program in commands:
         say(flower_cli.shown(program.command))
     supervisor.start(site.process_folder, commands)

@@ -106,10 +106,7 @@ def csv(
     site_column = site_column if site_column in columns or not (own or site_column in BY_FILE) else None
     split = site_column is not None and NOWHERE in tables and not own
     frames = split_by_site(tables[NOWHERE], str(site_column)) if split else tables
-    learns, markers, rows = outcome or str(label), _markers(missing), sum(map(len, frames.values()))
-    names, means = read_classes(classes)
-    if both := sorted({*(names or ()), *means} & {*markers}):
-        raise PlanError(f"{both[0]!r} is one of the classes, and by missing no value; leave it out of one of the two")
+    learns, markers, rows = outcome or str(label), _markers(missing, classes), sum(map(len, frames.values()))
     frames = _labelled(frames, learns, markers, drop_unlabelled, own)
     patients = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
@@ -201,10 +198,13 @@ def _read_categorical(path: str | Tables, categorical: Categorical) -> Categoric
     return tuple(dict.fromkeys([*categorical, *sorted(set.intersection(*kinds))]))
 
 
-def _markers(missing: Sequence[object]) -> tuple[str, ...]:
+def _markers(missing: Sequence[object], classes: Classes | None) -> tuple[str, ...]:
     if isinstance(missing, str) or not isinstance(missing, Sequence):
         raise PlanError(f'missing lists words and codes that stand for no value, as in ["-9", "<5"]; got {missing!r}')
-    return tuple(table_files.plain(marker) for marker in missing)
+    markers, (names, means) = tuple(table_files.plain(marker) for marker in missing), read_classes(classes)
+    if both := sorted({*(names or ()), *means} & {*markers}):
+        raise PlanError(f"{both[0]!r} is one of the classes, and by missing no value; leave it out of one of the two")
+    return markers
 
 
 def split_by_site(frame: "DataFrame", column: str) -> Frames:
