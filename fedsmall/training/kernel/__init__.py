@@ -7,7 +7,6 @@ sites of their own always. Its numbers are torch's to 1e-5 over 200 rounds of fl
 
 import ctypes
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -28,13 +27,13 @@ from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Mean, Phase, Take
 from fedsmall.wire import Arrays
 
-VERSION = 4  # as in kernel.c
+VERSION = 5  # as in kernel.c
 LIBRARY = Path(__file__).with_name("kernel.so")
 SETS = ("plain", "AVX2", "AVX-512 on half its width", "AVX-512")  # of instructions, as in vectors.h
 LANES = (4, 8, 8, 16)  # numbers in a vector of each
 LAYERS, PARTS = 8, 5  # as in kernel.c
 NUMBERS = 2**24  # sample numbers that a call takes at most, beyond one round
-SHORT = 2**23  # parameters times samples times steps: below, a second thread costs more than it saves
+SHORT = 2**20  # parameters times samples times steps: below, a second thread costs more than it saves
 SUMS = 8  # of models, which make a mean: as many whatever the threads, lest bits depend on them
 
 # rows of the enumeration in kernel.c: what has the same slope is one of them
@@ -51,11 +50,11 @@ def library() -> ctypes.CDLL | None:
     return built if built is not None and built.version() == VERSION else None
 
 
-def share_out(walk: Callable[[int, int], int], parts: int, shares: int, pool: ThreadPoolExecutor | None) -> None:
-    """Let the threads of ``pool`` (None: this one) walk from a part to another, without Python's lock; 0 is success."""
-    shares = min(parts, shares if pool else 1)
-    edges = [parts * share // shares for share in range(shares + 1)]
-    if any((pool.map if pool else map)(walk, edges[:-1], edges[1:])):
+def share_out(name: str, of: ctypes.Structure, parts: int, threads: int, several: int = 1) -> None:
+    """Let threads walk from a part to another, by the function ``name``; each takes about ``several`` shares."""
+    built = library()
+    assert built is not None
+    if built.share_out(getattr(built, name), ctypes.byref(of), parts, min(parts, several * threads), threads):
         raise MemoryError("no memory for what the kernel works in")
 
 
@@ -144,9 +143,8 @@ class Kernel:
         self._plan, self._loss, self._batches, self._layers = plan, loss, batches, _layers(gradients)
         built = library()
         assert built is not None
-        self._library = built
         self.set: int = built.best()
-        self._threads, self._pool = threads, ThreadPoolExecutor(threads) if threads > 1 else None
+        self._threads = threads
         x, y = batches.x.flatten(1), batches.y
         self._x = torch.zeros(len(x), x.shape[1] // 16 * 16 + 16)
         self._x[:, : x.shape[1]] = x
@@ -304,11 +302,10 @@ class Kernel:
             [resets and phase.arrived and t == phase.t - phase.rounds + 1 for phase, t, _ in rounds], dtype=np.uint8
         )
         self._point(index=index, site=site, row=row, fresh=fresh, rate=np.array([lr for _, _, lr in rounds]))
-        self._struct.rounds, parts = len(site), self._struct.parts
+        self._struct.rounds = len(site)
         # several shares for a thread, so that none waits long for the last; of a short walk sharing out is the longer
-        several = 4 if len(site) >= 64 else 1
-        walk, pool = getattr(self._library, f"walk_{self.set}"), self._pool if site.size * self._work > SHORT else None
-        share_out(lambda a, b: int(walk(ctypes.byref(self._struct), a, b)), parts, several * self._threads, pool)
+        threads, several = self._threads if site.size * self._work > SHORT else 1, 4 if len(site) >= 64 else 1
+        share_out(f"walk_{self.set}", self._struct, self._struct.parts, threads, several)
         return index, row
 
     def _losses(self, outputs: Tensor, index: np.ndarray, sites: np.ndarray) -> Tensor:

@@ -20,17 +20,20 @@ ON_X86 = {1: "-mavx2 -mfma", 2: f"{AVX512} -mprefer-vector-width=256", 3: AVX512
 def build(to: Path) -> None:
     """Compile kernel.c and images.c into the library ``to``, for every set of instructions that a processor may have.
 
-    Raises FileNotFoundError where there is no compiler, and CalledProcessError where it fails.
+    One thread does all where the compiler has no OpenMP. Raises FileNotFoundError where there is no compiler, and
+    CalledProcessError where it fails.
     """
     compiler = shlex.split(os.environ.get("CC", "cc"))
     sets = (ON_X86 if platform.machine().lower() in ("x86_64", "amd64") else {}) | {0: ""}
     with tempfile.TemporaryDirectory() as folder:
-        objects = []
+        objects, whole = [], f"{folder}/kernel.so"
+        nothing = [*compiler, "-fopenmp", "-shared", "-x", "c", os.devnull, "-o", whole]
+        if not subprocess.run(nothing, stderr=subprocess.DEVNULL).returncode:
+            compiler.append("-fopenmp")
         for number, name in product(sets, ("kernel", "images")):
             objects.append(f"{folder}/{name}{number}.o")
             words = [*OPTIONS.format(number).split(), *sets[number].split(), "-c", str(HERE / f"{name}.c"), "-o"]
             subprocess.run([*compiler, *words, objects[-1]], check=True)
-        whole = f"{folder}/kernel.so"
         subprocess.run([*compiler, "-shared", *objects, "-lm", "-o", whole], check=True)
         to.write_bytes(Path(whole).read_bytes())
 

@@ -5,7 +5,6 @@ the loss, the optimizer and predictions do. The numbers are torch's to a few uni
 """
 
 import ctypes
-from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Any, NamedTuple
 
@@ -49,8 +48,8 @@ class _Part(NamedTuple):
 class Block:
     """The layers of one chain, which begins with a convolution; ``number`` is that of a set of instructions."""
 
-    def __init__(self, parts: list[_Part], number: int, threads: int, pool: ThreadPoolExecutor | None) -> None:
-        self._parts, self._set, self._threads, self._pool = parts, number, threads, pool
+    def __init__(self, parts: list[_Part], number: int, threads: int) -> None:
+        self._parts, self._set, self._threads = parts, number, threads
         self._room = torch.empty(0)
         norm, pools, relu = (next((part for part in parts if isinstance(part.layer, kind)), None) for kind in _BEHIND)
         self._norm, self._batch = norm, norm is not None and isinstance(norm.layer, _BatchNorm)
@@ -91,8 +90,7 @@ class Block:
 
     def run(self, name: str, struct: _Struct) -> None:
         """Let C go forth or back, the models shared by the threads."""
-        walk = getattr(library(), f"{name}_{self._set}")
-        share_out(lambda a, b: int(walk(ctypes.byref(struct), a, b)), struct.models, self._threads, self._pool)
+        share_out(f"{name}_{self._set}", struct, struct.models, self._threads)
 
 
 class _Fused(torch.autograd.Function):
@@ -135,12 +133,12 @@ def fuse(plan: Plan, gradients: PackedGradients, threads: int, numbers: int = 1)
     built, need = library(), unmet_need(plan, gradients, (FLOAT32, BUILT))
     if need or built is None:
         return need
-    pool, found = ThreadPoolExecutor(threads) if threads > 1 else None, False
+    found = False
     models = max(gradients.chunk or 1, min(MODELS, NUMBERS // max(numbers, 1)))
     for node in gradients.nodes:
         if (number := _set_for(gradients.model, node, built)) is not None:
             chain = _chain(gradients.model, node)
-            block = Block([_Part(str(one.target), *gradients.layers[one]) for one in chain], number, threads, pool)
+            block = Block([_Part(str(one.target), *gradients.layers[one]) for one in chain], number, threads)
             gradients.layers |= {one: (nn.Identity(), lambda run, name, layer, x: x) for one in chain}
             gradients.layers[node], gradients.chunk, found = (nn.Identity(), block), models, True
     return None if found else "3 x 3 convolutions, to channels in fours"

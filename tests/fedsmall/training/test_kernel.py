@@ -402,3 +402,19 @@ def test_a_model_that_is_set_aside_is_set_aside_as_torch_does(compiled):
     assert fast.bytes_sent == slow.bytes_sent
     for name, array in slow.model.items():
         np.testing.assert_allclose(fast.model[name], array, atol=CLOSE, rtol=CLOSE, err_msg=name)
+
+
+def test_a_compiler_without_openmp_makes_a_kernel_of_one_thread_and_the_same_bits(compiled, tmp_path, monkeypatch):
+    compiler, plan = tmp_path / "cc", averaging(20)
+    compiler.write_text('#!/bin/sh\ncase " $* " in *" -fopenmp "*) exit 1;; esac\nexec cc "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setattr(kernel, "SHORT", 0)
+    by_two = run_of(plan, "kernel:2")
+
+    build(tmp_path / "kernel.so")
+    monkeypatch.setattr(kernel, "LIBRARY", tmp_path / "kernel.so")
+    kernel.library.cache_clear()
+
+    assert kernel.library() is not None
+    assert bits(run_of(plan, "kernel:2")) == bits(by_two)
