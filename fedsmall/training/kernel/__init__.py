@@ -45,9 +45,12 @@ LOSSES = {
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The kernel as it was built, if it was, and of this version."""
-    built = ctypes.CDLL(str(LIBRARY)) if LIBRARY.exists() else None
-    return built if built is not None and built.version() == VERSION else None
+    """The kernel as it was built, if it was, in this version, and for a machine like this."""
+    try:
+        built = ctypes.CDLL(str(LIBRARY))
+    except OSError:  # it is not there, or OpenMP's library is not
+        return None
+    return built if built.version() == VERSION else None
 
 
 def share_out(name: str, of: ctypes.Structure, parts: int, threads: int, several: int = 1) -> None:
@@ -143,8 +146,7 @@ class Kernel:
         self._plan, self._loss, self._batches, self._layers = plan, loss, batches, _layers(gradients)
         built = library()
         assert built is not None
-        self.set: int = built.best()
-        self._threads = threads
+        self._threads, self.set = threads, int(built.best())
         x, y = batches.x.flatten(1), batches.y
         self._x = torch.zeros(len(x), x.shape[1] // 16 * 16 + 16)
         self._x[:, : x.shape[1]] = x

@@ -38,9 +38,11 @@ OPTIMIZERS = {
 RULES = ["none", "proximal", "scaffold", "feddyn"]
 
 
-@pytest.fixture
-def absent(tmp_path, monkeypatch):
+@pytest.fixture(params=["not built", "for another machine"])
+def absent(request, tmp_path, monkeypatch):
     monkeypatch.setattr(kernel, "LIBRARY", tmp_path / "kernel.so")
+    if request.param != "not built":
+        kernel.LIBRARY.write_bytes(b"\x7fELF of some other machine")
     kernel.library.cache_clear()
     yield
     kernel.library.cache_clear()
