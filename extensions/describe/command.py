@@ -181,10 +181,8 @@ def write_page(folder: Path, described: Description, title: str) -> None:
         for site, of in made.items()
     ]
     sections[0] = sections[0]._replace(figures=_figures(described))
-    head = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{0}</title><style>{1}</style></head><body>'
-    )
-    page = Markup(head + "<main><h1>{0}</h1>{2}</main></body></html>")
+    head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{0}</title><style>{1}</style></head>'
+    page = Markup(head + "<body><main><h1>{0}</h1>{2}</main></body></html>")
     write(folder / "report.html", str(page.format(title, style_sheet(), show(sections, DESCRIBE))).encode())
 
 

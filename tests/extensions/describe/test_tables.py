@@ -61,6 +61,8 @@ def test_of_how_many_patients_some_are_missing_is_said_where_not_all_hospitals_m
     there = ~np.isnan(few.x[:, 0])
     assert all(0 < np.sum(there[few.group == g]) < 8 for g in (0, 1))
     assert rows["age"][3] == f"{missing.sum()} of 60 ({missing.mean():.1%})"
+    assert rows["age"][0].endswith("]; of 60 rows alone")
+    assert "alone" not in rows["smokes"][0]
     assert rows["smokes"][3] == "0 (0.0%)"
 
 
