@@ -64,7 +64,7 @@ class Target(NamedTuple):
 
 
 def read_party_table(path: Path, reading: Reading, columns: Sequence[str] | None = None) -> Table:
-    """A party's table: ``columns``, or all that are not left out; DataError, by column and count, for no number."""
+    """A party's table: ``columns``, or all not left out; DataError for text, whose columns are named here alone."""
     frame = read_table(path)
     check_header(frame)
     _check_columns(path, list(frame.columns), [reading.id, *(columns or ())])
@@ -73,12 +73,11 @@ def read_party_table(path: Path, reading: Reading, columns: Sequence[str] | None
     values, text = number_block(frame[names], reading.missing)
     if wrong := [name for name, count in zip(names, text.sum(axis=0), strict=True) if count]:
         raise DataError(
-            f"text where numbers are expected, in column {', '.join(map(repr, wrong[:8]))}; make it numbers (with "
-            "decimal points), name the column in drop = [...], or the word for a missing value in missing = [...]",
-            file=path.name,
+            "text where numbers are expected; make it numbers, or name the column in drop, or the word in missing",
+            file=f"{path.name}, column {', '.join(map(repr, wrong[:8]))}",
         )
     if gaps := int(is_missing(frame[reading.id]).sum()):
-        raise DataError(f"{gaps} rows have no identifier", file=path.name)
+        raise DataError(f"{gaps} of {len(frame)} rows have no identifier", file=path.name)
     identifiers = tuple(plain(cell) for cell in frame[reading.id])
     check_distinct(identifiers, path.name)
     return Table(identifiers, tuple(names), values)
@@ -90,11 +89,11 @@ def read_target(path: Path, reading: Reading) -> Target:
     _check_columns(path, list(frame.columns), [column])
     if reading.target is not None:
         numbers = as_numbers(frame[column], reading.missing)
-        if np.isnan(numbers).any():
-            raise DataError(f"{int(np.isnan(numbers).sum())} rows have no number in {column!r}", file=path.name)
+        if gaps := int(np.isnan(numbers).sum()):
+            raise DataError(f"{gaps} of {len(frame)} rows have no number in {column!r}", file=path.name)
         return Target(numbers, ())
     if gaps := int(is_missing(frame[column], reading.missing).sum()):
-        raise DataError(f"{gaps} rows have no label in {column!r}", file=path.name)
+        raise DataError(f"{gaps} of {len(frame)} rows have no label in {column!r}", file=path.name)
     words = [plain(cell) for cell in frame[column]]
     classes = reading.classes or tuple(sorted(set(words)))
     if len(classes) < 2 or set(words) - set(classes):

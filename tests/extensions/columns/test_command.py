@@ -161,11 +161,14 @@ def test_a_mistake_is_one_line_and_leaves_nothing(fedsmall, tmp_path, case):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda text: text.replace("patient-9,", "patient-10,"), "1 identifiers stand in more than one row"),
-        (lambda text: text.replace("patient-9,", ","), "1 rows have no identifier"),
+        (lambda text: text.replace("patient-9,", "patient-10,"), " identifiers stand in more than one row"),
+        (lambda text: text.replace("patient-9,", ","), " rows have no identifier"),
         (lambda text: text.replace("patient-", "other-"), "0 patients are at all parties; at least 10 are needed"),
-        (lambda text: re.sub("(patient-9,).*", r"\1low,2", text), "text where numbers are expected, in column 'crp'"),
-        (lambda text: re.sub("(?m)^(patient-.*),(.*),(.*)$", r"\1,low,high", text), "in column 'crp', 'hb'; make it"),
+        (
+            lambda text: re.sub("(patient-9,).*", r"\1low,2", text),
+            "laboratory.csv, column 'crp': text where numbers are expected",
+        ),
+        (lambda text: re.sub("(?m)^(patient-.*),(.*),(.*)$", r"\1,low,high", text), "column 'crp', 'hb': text"),
         (lambda text: re.sub("(?m)^([^,]*),.*", r"\1", text), "party 'laboratory' has no column of numbers"),
     ],
 )

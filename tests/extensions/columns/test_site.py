@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -366,3 +367,30 @@ def test_a_site_without_a_table_takes_no_part(stations, tmp_path):
 
     with pytest.raises(RuntimeError, match="needs one table at every site"):
         led(Carrier(stations))
+
+
+COUNTED = {
+    "who has a value, as a missing label": ("hospital", {"label": "ill", "missing": ("1",)}),
+    "who has a value, as a missing number": ("hospital", {"target": "ill", "missing": ("1",)}),
+    "how many values a column has": ("laboratory", {"id": "crp", "label": "ill"}),
+    "who has no value": ("laboratory", {"id": "born", "label": "ill"}),
+    "a column by its name": ("laboratory", {"id": "patient", "label": "ill"}),
+}
+
+
+@pytest.mark.parametrize("asked", COUNTED)
+def test_no_refusal_tells_the_coordinator_a_count_or_the_name_of_a_column(stations, asked):
+    """A plan says what is an identifier, a label, and no value: with counts in what is refused it would ask of any."""
+    site, reading = COUNTED[asked]
+    table = stations["laboratory"].data
+    lines = [line.split(",") for line in table.read_text().splitlines()]
+    rows = [[patient, crp[:4], "" if k % 7 else f"19{k:02d}", "low"] for k, (patient, crp) in enumerate(lines[1:])]
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows([["patient", "crp", "born", "genotype"], *rows])
+    plan = PLAN.model_copy(update={"reading": Reading(**{"id": "patient", **reading})})
+    message = Message("coordinator", site, "blind", {"parties": list(NAMES)})
+
+    words = Carrier(stations, plan).ask(message, 1)[0]["error"]
+
+    assert "some of the " in words or "text where numbers are expected" in words
+    assert not re.search(r"\d|genotype", words)
