@@ -160,9 +160,9 @@ def explanation(audit: Audit, method: str) -> str:
         return found and f"One likelihood over all updates was not tried: {found}."
     return (
         f"By one likelihood over all updates the server reads {found.close} of {found.patients} patients within a "
-        f"fifth (median error {found.error:.2g} of a record) and names {found.named}; what it leaves unexplained is "
-        f"{found.misfit:.3f} of the noise, and the true records leave {found.at_truth:.3f}: the nearer, the less a "
-        "better attack could add."
+        f"fifth (median error {found.error:.2g} of a record) and names {found.named}; it leaves "
+        f"{found.misfit / max(found.at_truth, 1e-30):.3g} times as much unexplained as the true records do: the nearer "
+        "to 1, the less a better attack could add."
     )
 
 
