@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 OUTCOME = re.compile(
     r"outcome|label|target|diagnos|death|dead|died|storben|status|event|class|disease|relapse|surviv|^y$", re.I
 )
-HOSPITAL = re.compile(r"[oôs]pital|^site|cent(er|re)|[ck]lini[ckq]|institut|^ward|krankenhaus|ospedale|access_gr", re.I)
+HOSPITAL = re.compile(r"[oôs]p[ie][td]al|^site|cent(er|r[eo])|[ck]l[ií]ni|instit|^ward|krankenh|bliss|access_g", re.I)
 PATIENT = re.compile(r"pa[ctz]ient|subject|person|mrn|^(pat|pt?|case|record|u?subj)[\W_]*(id|nr|no)(num)?$|^id$", re.I)
 NO_VALUE = re.compile(
-    r"\[?(unk(nown)?|missing|not (known|done|available|evaluated))\]?|n\.?d\.?|unbekannt|fehlt|\.", re.I
+    r"\[?(unk(nown)?|missing|not (known|done|[ae]va\w+))\]?|n\.?d\.?|unbekannt|fehlt|inconnue?|\w*sconos?c\w+|\.", re.I
 )
 YES = re.compile(r"1|y(es)?|true|pos(iti[vf]e?)?|ja?|oui|s[ií]|malign(ant|e|o)?|dead|died|present|case|abnormal|.*\+")
 CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")

@@ -372,6 +372,8 @@ def test_of_a_sound_table_nothing_is_said(tmp_path):
         ("Pat.-ID", "Klinik"),
         ("N° patient", "Hôpital"),
         ("paziente", "Ospedale"),
+        ("Patiente", "Établissement"),
+        ("paciente", "Centro"),
         ("ID", "Spital"),
         ("USUBJID", "SITEID"),
         ("pidnum", "centre"),
@@ -386,6 +388,17 @@ def test_patients_and_hospitals_are_found_in_other_languages(tmp_path, patient, 
     found = look_at(tables, decimal, ("outcome",), None, None)
 
     assert (found.patient, found.site_column, found.numeric) == (patient, hospital, ("marker",))
+
+
+@pytest.mark.parametrize("word", ["unknown", "unbekannt", "fehlt", "inconnue", "Desconocido", "sconosciuto"])
+def test_no_value_is_one_in_other_languages(tmp_path, word):
+    rows = [(n % 31, word if n % 9 == 0 else "ab"[n % 4 > 1], n % 2) for n in range(80)]
+    write(tmp_path / "patients.csv", "marker,smokes,outcome", rows)
+    tables, decimal = read_tables(tmp_path / "patients.csv")
+
+    found = look_at(tables, decimal, ("outcome",), None, None)
+
+    assert (found.missing, found.categorical) == ((word,), ("smokes",))
 
 
 @pytest.mark.parametrize("cell", ["{:,}", "{} mg/l", "<{}", "{}'000"])
