@@ -202,7 +202,7 @@ def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]
         cells = [_cell({key: values[part].sum(axis=0) for key, values in of.items()}, ends[k]) for part in parts]
         missing, told = of["missing"].sum(), (of["missing"] + of["count"]).sum()
         of_whom = f" of {told:.0f}" if told < most.sum() else ""
-        cells[0] += f";{of_whom} rows alone" if of_whom and told else ""  # who may differ from the others
+        cells[0] += f";{of_whom} rows alone" if of_whom and "±" in cells[0] else ""  # who may differ from the others
         rows.append((name, *cells, f"{missing:.0f}{of_whom} ({missing / max(told, 1):.1%})"))
     curve = shown_curve(sums, ends)
     if curve.size:
