@@ -3,6 +3,7 @@
 import atexit
 import errno
 import gc
+import io
 import os
 import re
 import sys
@@ -16,7 +17,6 @@ from typer import Option
 from fedsmall.files import FULL, one_line
 from fedsmall.sim.cli.commands import COMMANDS, LIVE, Entry
 
-OURS = ("fedsmall",)
 INTERRUPTED = 130
 
 
@@ -104,9 +104,7 @@ def show_version(asked: bool) -> None:
 
 @app.callback()
 def fedsmall(
-    version: bool = Option(
-        False, "--version", help="Show the version and leave.", is_eager=True, callback=show_version
-    ),
+    version: bool = Option(False, "--version", help="Show the version.", is_eager=True, callback=show_version),
 ) -> None:
     """Learn one model across sites that each hold only a handful of samples and may not pool them.
 
@@ -120,6 +118,8 @@ def main(arguments: list[str] | None = None) -> None:
     atexit.register(gc.freeze)  # nor is it when all ends, which took half a second
     for library in ("OPENBLAS", "NUMEXPR"):  # on small matrices a second thread only waits, and it hinders forks
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a hospital's name may have letters that a terminal's encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="fedsmall", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -163,7 +163,7 @@ def raised_by_us(error: ValueError) -> bool:
     if isinstance(error, PlanError | DataError | PolicyError | ReplyError):
         return True  # wherever it was raised: in another process, say
     frames = list(traceback.walk_tb(error.__traceback__))
-    return bool(frames) and str(frames[-1][0].f_globals.get("__name__", "")).partition(".")[0] in OURS
+    return bool(frames) and str(frames[-1][0].f_globals.get("__name__", "")).partition(".")[0] == "fedsmall"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """From an unknown table to a scenario that runs: what `fedsmall new` decides, and what it says is wrong."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from time import process_time
 
@@ -746,3 +749,19 @@ def test_patients_that_names_of_images_say_stay_together(fedsmall, tmp_path, nam
     assert code == 0
     assert scenario_of(tmp_path / "mine.toml")["task"].get("patient") == patient
     assert ("taken for patients" in said) == ("Split by patients" in said) == (patient is not None)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_without_a_hospital_s_letters_is_written_to(tmp_path, encoding):
+    rows = [f"{'Łódź' if n < 40 else 'Étoile'},{n % 31},{n % 2}" for n in range(80)]
+    (tmp_path / "patients.csv").write_text("\n".join(["établissement,marker,outcome", *rows]))
+    command = "from fedsmall.sim.cli.app import main; main(['new', 'patients.csv', '--label', 'outcome'])"
+
+    words = [sys.executable, "-c", command]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding})
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    written = "établissement names the hospital".encode(encoding, "backslashreplace")
+    assert written in done.stdout
+    assert "Łódź".encode(encoding, "backslashreplace") in done.stdout
+    assert scenario_of(tmp_path / "mine.toml")["partition"] == {"natural": "établissement"}
