@@ -89,9 +89,7 @@ def count(patients: Patients, ends: np.ndarray, floor: int, withheld: Collection
     counts, floor = {name: np.zeros(shape) for name, shape in of.items()}, max(floor, 1) * patients.often
     for g in range(len(patients.groups)):
         values, is_told = tellable(patients.x[patients.group == g], patients.names, floor, few=2)
-        for k in np.flatnonzero(is_told):
-            if patients.names[k] in withheld:
-                continue
+        for k in np.flatnonzero(is_told & ~np.isin(patients.names, [*withheld])):
             present = values[~np.isnan(values[:, k]), k]
             numbers = (1, np.isin(present, (0, 1)).all(), len(present), len(values) - len(present))
             for name, number in zip(OF_VALUES, (*numbers, present.sum(), (present**2).sum()), strict=True):
@@ -201,6 +199,8 @@ def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]
         of = {key: values[:, k] for key, values in sums.items() if key != "events"}
         cells = [_cell({key: values[part].sum(axis=0) for key, values in of.items()}, ends[k]) for part in parts]
         missing, told = of["missing"].sum(), (of["missing"] + of["count"]).sum()
+        if not (of["missing"] + of["count"])[most > 0].all():  # of one class alone it is nothing of all
+            cells[0] = "too few to tell"
         of_whom = f" of {told:.0f}" if told < most.sum() else ""
         cells[0] += f";{of_whom} rows alone" if of_whom and "±" in cells[0] else ""  # who may differ from the others
         rows.append((name, *cells, f"{missing:.0f}{of_whom} ({missing / max(told, 1):.1%})"))

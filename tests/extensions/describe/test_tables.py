@@ -66,6 +66,29 @@ def test_of_how_many_patients_some_are_missing_is_said_where_not_all_hospitals_m
     assert rows["smokes"][3] == "0 (0.0%)"
 
 
+def test_what_is_told_of_one_class_alone_is_nothing_of_all():
+    """46 of 80 among the dead, and of the others too few to tell, was said of all."""
+    site = patients(60, missing=0)
+    site.x[site.group == 1, 1] = np.arange((site.group == 1).sum()) < 3  # three of the ill smoke
+    sums = count(site, ends([site]), floor=8)
+
+    rows = dict((row[0], row[1:]) for row in table_of(NAMES, ("healthy", "ill"), sums, ends([site])))
+
+    assert rows["smokes"][0] == rows["smokes"][2] == "too few to tell" != rows["smokes"][1]
+    assert "±" in rows["age"][0]
+
+
+@pytest.mark.parametrize("classes", [(0,), (1,)])
+def test_of_a_hospital_with_one_class_all_is_that_class(classes):
+    site = patients(60, missing=0)
+    site.group[:] = classes[0]
+    sums = count(site, ends([site]), floor=8)
+
+    rows = dict((row[0], row[1:]) for row in table_of(NAMES, ("healthy", "ill"), sums, ends([site])))
+
+    assert rows["age"][0] == rows["age"][1 + classes[0]] != "too few to tell"
+
+
 @pytest.mark.parametrize("floor", [1, 5, 8])
 def test_quartiles_of_skewed_values_are_near_the_pooled_ones_whatever_the_floor(floor):
     sites = [patients(150, seed, missing=0) for seed in range(4)]
