@@ -36,12 +36,8 @@ def start(
     within: Annotated[float, Option(min=0, metavar="MINUTES", help="how long at most (--wait-for)")] = 10.0,
     settings: Annotated[list[str] | None, Option("--set", help="set a key of the scenario, key=value")] = None,
     detach: Detach = False,
-    region: Annotated[
-        str, Option(metavar="NAME", help="of a scenario with several servers, run the region whose this one is")
-    ] = "",
-    above: Annotated[
-        bool, Option("--above", help="run what goes on above the regions, which are the sites of this consortium")
-    ] = False,
+    region: Annotated[str, Option(metavar="NAME", help="of several servers, run the region whose this one is")] = "",
+    above: Annotated[bool, Option("--above", help="run what is above the regions, this consortium's sites")] = False,
 ) -> None:
     """Run a scenario over the consortium's sites."""
     for line in members.warnings(folder):
@@ -100,9 +96,7 @@ def _sites_of(folder: Path, plan: Plan, chosen: list[str], region: str, above: b
     if not region and not above:
         return runs.site_names(folder, chosen, plan)
     if chosen or (region and above):
-        raise PlanError(
-            "--region and --above take the sites that the scenario names, one of the two: leave --sites out."
-        )
+        raise PlanError("--region and --above, one of the two, take the sites of the scenario: leave --sites out.")
     return runs.sites_apart(folder, plan, region)
 
 

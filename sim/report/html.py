@@ -158,7 +158,7 @@ def question_section(run: Run, shown: model.Clinical | None) -> Section:
         asked.append(TWO_CLASSES.format(*names, label) if shown.is_binary else several)
     about, plan = run.about, run.plans[0]
     low, high = about.get("samples_per_site", (0, 0))
-    samples, seeds = str(low) if low == high else f"{low} to {high}", len(run.scenario.seeds)
+    samples, seeds = str(low) if low == high else f"{low} to {high}", len({plan.seed for plan in run.plans})
     facts_of_run = [
         f"{about.get('sites')} sites, {samples} samples each, evaluated on {about.get('test_samples')} test samples",
         f"model {plan.model}, {plan.rounds} rounds, {seeds} seed{'s' * (seeds > 1)}",

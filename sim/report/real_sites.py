@@ -1,6 +1,7 @@
 """What a run over real sites shows on its page: every figure is of patients who never left their hospital."""
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -40,9 +41,10 @@ class Home(NamedTuple):
 
 @dataclass(frozen=True)
 class RealRun:
-    """One run over real sites, as its page shows it; ``classes`` or ``labels`` are the names of what is predicted."""
+    """One run over real sites, by its ``name``; ``classes`` or ``labels`` are the names of what is predicted."""
 
     plan_run: PlanRun
+    name: str
     classes: tuple[str, ...]
     labels: tuple[str, ...] = ()
 
@@ -91,7 +93,10 @@ def real_runs(run: Run) -> list[RealRun]:
     has_classes = kind_of(task.get("loss", "l1")) == "classes"  # not numbers, nor what an earlier release does not say
     classes = class_names(run, int(task["classes"])) if has_classes else ()
     labels = tuple(task.get("labels") or ())
-    return [RealRun(plan_run, classes, labels) for plan_run in run.done if "real" in plan_run.row]
+    done = [plan_run for plan_run in run.done if "real" in plan_run.row]
+    seeds = Counter(plan_run.label for plan_run in done)
+    names = [f"{of.label}, seed {of.plan.seed}" if seeds[of.label] > 1 else of.label for of in done]
+    return [RealRun(plan_run, name, classes, labels) for plan_run, name in zip(done, names, strict=True)]
 
 
 def real_sentences(run: Run) -> list[str]:
@@ -103,7 +108,7 @@ def real_sentences(run: Run) -> list[str]:
             basis = f"judged at home on {whole['count']} samples that {plural(whole['sites'], 'hospital')} held out"
             if whole["auc_error"] >= LEAST_TOLD:
                 basis += f"; its AUC, of binned scores, is at most {whole['auc_error']:.3f} off"
-        lines.append(f"{home.plan_run.label}: {basis}.")
+        lines.append(f"{home.name}: {basis}.")
     return lines
 
 
@@ -170,9 +175,9 @@ def real_sections(run: Run) -> list[Section]:
     homes = real_runs(run)
     sections: list[Section] = []
     for place, home in enumerate(homes):
-        title = "Over real hospitals" + (f": {home.plan_run.label}" if len(homes) > 1 or not run.real else "")
+        title = "Over real hospitals" + (f": {home.name}" if len(homes) > 1 or not run.real else "")
         names = home.classes[1:] if home.is_binary else home.classes or home.labels
-        look, label = looks([home.plan_run.plan.method])[home.plan_run.label], home.plan_run.label
+        look, label = looks([home.plan_run.plan.method])[home.plan_run.label], home.name
         drawn = curves.of_sums(home.together, home.real["contacts"], names, look, label)
         sections.append(Section(title, "real" + (str(place + 1) if place else "")))
         sections += _judged_sections(home) if home.together else [Section(sentences=[UNTOLD.format(home.real["run"])])]
@@ -186,7 +191,7 @@ def _judged_sections(home: RealRun) -> list[Section]:
     words = {"count": whole["count"], "hospitals": plural(whole["sites"], "hospital")}
     averaged = list_words([*map(metric_name, home.averaged)]) if home.averaged else ""
     words["averaged"] = f", but for {averaged}: a mean of the hospitals' own, by their samples" if averaged else ""
-    first = TOLD.format(label=home.plan_run.label, **words, silent=silent, hidden=HIDDEN if hidden else "")
+    first = TOLD.format(label=home.name, **words, silent=silent, hidden=HIDDEN if hidden else "")
     over = "No interval over hospitals: it takes each one's own sums." if hidden else OVER_HOSPITALS
     caption = f"All {whole['count']} together. {over}"
     tables = [_hospitals(home)] if home.homes else []

@@ -47,7 +47,8 @@ def _key(run: Run, runs: Sequence[Run]) -> str:
 
 def of_same_patients(real: Run, played: Run) -> bool:
     """Whether a simulation is of the patients of a run over real sites: same task but for files, sites and counts."""
-    if _data_without_files(real.plans[0]) != _data_without_files(played.plans[0]):
+    plans = (run.plans[0].model_copy(update={"task": without_files(run.plans[0].task)}) for run in (real, played))
+    if len({*map(data_of, plans)}) > 1:
         return False
     sites = real.done[0].row["real"]["sites"]
     counts = {name: sum(of["held_out"]) for name, of in (played.about.get("class_counts") or {}).items()}
@@ -55,17 +56,12 @@ def of_same_patients(real: Run, played: Run) -> bool:
     return set(counts) == set(sites) and all(counts[name] == count for name, count in held_out.items())
 
 
-def _data_without_files(plan: Plan) -> str:
-    return data_of(plan.model_copy(update={"task": without_files(plan.task)}))
-
-
 def _merge_group(group: Sequence[Run]) -> Run:
-    first = group[0]
-    labels = [{plan.method.label for plan in run.plans} for run in group]
-    shared = {label for own in labels for label in own if sum(label in failure for failure in labels) > 1}
+    first, names = group[0], _names(group)
+    labels = {(plan.method.label, name) for run, name in zip(group, names, strict=True) for plan in run.plans}
+    shared = {label for label, count in Counter(label for label, _ in labels).items() if count > 1}
     done: list[PlanRun] = []
     predictions: Arrays = {}
-    names = _names(group)
     for run, own_name in zip(group, names, strict=True):
         for plan_run in run.done:
             label = f"{plan_run.label} ({own_name})" if plan_run.label in shared else plan_run.label
@@ -82,11 +78,16 @@ def _merge_group(group: Sequence[Run]) -> Run:
 
 
 def _names(group: Sequence[Run]) -> list[str]:
-    """A name for each run: its folder's, and what tells it from another of that name."""
-    names: list[str] = []
-    seen: Counter[str] = Counter()
-    for run in group:
-        name = (run.folder.name if run.folder is not None else run.scenario.name) + ", real sites" * run.real
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    """A name for each run: its folder's, and what tells it from another of that name.
+
+    A run over real sites has one seed: those that differ in nothing else are one method's, by their scenario's name.
+    """
+    names, seen, seeds_out = list[str](), Counter[str](), {"seed": 0, "route_seed": None}
+    plans = [run.real and run.plans[0].model_copy(update=seeds_out).model_dump_json() for run in group]
+    for run, plan in zip(group, plans, strict=True):
+        seeds = [other.plans[0].seed for other, its in zip(group, plans, strict=True) if plan and its == plan]
+        is_one = len(set(seeds)) == len(seeds) > 1
+        name = (run.scenario.name if is_one or run.folder is None else run.folder.name) + ", real sites" * run.real
+        seen[name] += not is_one
+        names.append(name if seen[name] <= 1 else f"{name} {seen[name]}")
     return names

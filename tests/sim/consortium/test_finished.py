@@ -2,6 +2,7 @@
 
 import html
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +148,36 @@ def test_two_runs_of_one_name_stay_two(played):
     (merged,) = merge([played, played])
 
     assert [one.label for one in merged.done] == ["FedDC (trial)", "FedDC (trial 2)"]
+
+
+def of_seed(home, seed):
+    run = read(home)
+    plan = run.plans[0].model_copy(update={"seed": seed, "route_seed": seed + 7})
+    done = replace(run.done[0], plan=plan, row=run.done[0].row | {"seed": seed})
+    return replace(run, plans=[plan], done=[done])
+
+
+def test_runs_over_real_sites_that_differ_in_their_seeds_are_one_method(home):
+    """`start` makes a run of each seed, and says to compare them: that was as many methods of one seed each."""
+    (merged,) = merge([of_seed(home, seed) for seed in range(5)])
+
+    assert [(one.label, one.plan.seed) for one in merged.done] == [("FedDC", seed) for seed in range(5)]
+    text = html.unescape(page([merged], "t"))
+    assert "Over real hospitals: FedDC, seed 3" in text
+    assert "5 seeds" in text
+    assert "seed is too few" not in text
+
+
+def test_a_seed_that_ran_twice_over_real_sites_is_two_runs(home):
+    (merged,) = merge([of_seed(home, 0), of_seed(home, 1), of_seed(home, 1)])
+
+    assert len({one.label for one in merged.done}) == 3
+
+
+def test_seeds_over_real_sites_are_told_from_those_of_their_simulation(home, played):
+    (merged,) = merge([played, *(of_seed(home, seed) for seed in range(2))])
+
+    assert [one.label for one in merged.done] == ["FedDC (trial)", *["FedDC (consortium demo, real sites)"] * 2]
 
 
 def test_a_simulation_of_other_patients_is_another_table(folder, home, tmp_path):
