@@ -36,9 +36,7 @@ def check_matching(word: str) -> None:
 def check_distinct(identifiers: Sequence[str], file: str = "") -> None:
     """Raise DataError, by count, where an identifier stands in several rows."""
     if again := len(identifiers) - len(set(identifiers)):
-        raise DataError(
-            f"{again} of {len(identifiers)} identifiers stand in more than one row; a patient has one", file
-        )
+        raise DataError(f"{again} of {len(identifiers)} identifiers stand in several rows; a patient has one row", file)
 
 
 def hash_to_curve(identifier: str) -> bytes:

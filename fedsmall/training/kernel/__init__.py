@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,13 +28,13 @@ from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Mean, Phase, Take
 from fedsmall.wire import Arrays
 
-VERSION = 5  # as in kernel.c
 LIBRARY = Path(__file__).with_name("kernel.so")
 SETS = ("plain", "AVX2", "AVX-512 on half its width", "AVX-512")  # of instructions, as in vectors.h
 LANES = (4, 8, 8, 16)  # numbers in a vector of each
-LAYERS, PARTS = 8, 5  # as in kernel.c
+VERSION, LAYERS, PARTS = 5, 8, 5  # as in kernel.c
 NUMBERS = 2**24  # sample numbers that a call takes at most, beyond one round
-SHORT = 2**20  # parameters times samples times steps: below, a second thread costs more than it saves
+SHORT = 2**23  # parameters times samples times steps: below, more threads pay only where nothing else has their cores
+AGAIN = 64  # short walks, after which the slower number of threads is tried again
 SUMS = 8  # of models, which make a mean: as many whatever the threads, lest bits depend on them
 
 # rows of the enumeration in kernel.c: what has the same slope is one of them
@@ -55,8 +56,7 @@ def library() -> ctypes.CDLL | None:
 
 def share_out(name: str, of: ctypes.Structure, parts: int, threads: int, several: int = 1) -> None:
     """Let threads walk from a part to another, by the function ``name``; each takes about ``several`` shares."""
-    built = library()
-    assert built is not None
+    built: Any = library()
     if built.share_out(getattr(built, name), ctypes.byref(of), parts, min(parts, several * threads), threads):
         raise MemoryError("no memory for what the kernel works in")
 
@@ -73,10 +73,7 @@ FLOAT32 = Need("numbers in float32", lambda plan, gradients: plan.dtype == "floa
 BUILT = Need("to have been built here, in this version", lambda plan, gradients: library() is not None)
 NEEDS = (
     FLOAT32,
-    Need(
-        "linear layers and ReLUs, at most eight of the former, and no clipping",
-        lambda plan, gradients: bool(_layers(gradients)),
-    ),
+    Need("linear layers and ReLUs, at most eight of the former, and no clipping", lambda plan, of: bool(_layers(of))),
     Need("samples as they are", lambda plan, gradients: plan.recipe.augment is None),
     Need("moments that go with their model", lambda plan, gradients: plan.recipe.optimizer_state != "stay"),
     Need("no gradient that a site remembers", lambda plan, gradients: GRADIENT not in rule_of(plan.method).remembers),
@@ -144,9 +141,12 @@ class Kernel:
         self, plan: Plan, task: Task, gradients: Gradients, loss: Loss, batches: Batches, threads: int
     ) -> None:
         self._plan, self._loss, self._batches, self._layers = plan, loss, batches, _layers(gradients)
-        built = library()
-        assert built is not None
+        built: Any = library()
         self._threads, self.set = threads, int(built.best())
+        self._seconds, self._short = (
+            dict.fromkeys((1, threads), 0.0),
+            0,
+        )  # of a model's last round, by threads; short walks
         x, y = batches.x.flatten(1), batches.y
         self._x = torch.zeros(len(x), x.shape[1] // 16 * 16 + 16)
         self._x[:, : x.shape[1]] = x
@@ -306,8 +306,13 @@ class Kernel:
         self._point(index=index, site=site, row=row, fresh=fresh, rate=np.array([lr for _, _, lr in rounds]))
         self._struct.rounds = len(site)
         # several shares for a thread, so that none waits long for the last; of a short walk sharing out is the longer
-        threads, several = self._threads if site.size * self._work > SHORT else 1, 4 if len(site) >= 64 else 1
+        threads, several = self._threads, 4 if len(site) >= 64 else 1
+        if site.size * self._work < SHORT:
+            self._short += 1
+            threads = sorted(self._seconds, key=self._seconds.__getitem__)[-(self._short % AGAIN == 0)]
+        begun = perf_counter()
         share_out(f"walk_{self.set}", self._struct, self._struct.parts, threads, several)
+        self._seconds[threads] = (perf_counter() - begun) / site.size
         return index, row
 
     def _losses(self, outputs: Tensor, index: np.ndarray, sites: np.ndarray) -> Tensor:

@@ -20,8 +20,7 @@ ON_X86 = {1: "-mavx2 -mfma", 2: f"{AVX512} -mprefer-vector-width=256", 3: AVX512
 def build(to: Path) -> None:
     """Compile kernel.c and images.c into the library ``to``, for every set of instructions that a processor may have.
 
-    One thread does all where the compiler has no OpenMP. Raises FileNotFoundError where there is no compiler, and
-    CalledProcessError where it fails.
+    One thread does all without OpenMP. FileNotFoundError without a compiler, CalledProcessError where it fails.
     """
     compiler = shlex.split(os.environ.get("CC", "cc"))
     sets = (ON_X86 if platform.machine().lower() in ("x86_64", "amd64") else {}) | {0: ""}

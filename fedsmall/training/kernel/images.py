@@ -117,9 +117,7 @@ class _Fused(torch.autograd.Function):
         slope = slope.contiguous(memory_format=torch.channels_last)
         dx = torch.empty_like(x) if ctx.needs_input_grad[1] else None
         of_weight = torch.empty_like(weight)
-        of_bias, of_scale, of_shift = (
-            None if array is None else torch.zeros_like(array) for array in (bias, scale, shift)
-        )
+        of_bias, of_scale, of_shift = (None if a is None else torch.zeros_like(a) for a in (bias, scale, shift))
         ctx.struct.give(slope=slope, dx=dx, dweight=of_weight, dbias=of_bias, dscale=of_scale, dshift=of_shift)
         ctx.block.run("backwards", ctx.struct)
         return None, dx, of_weight, of_bias, of_scale, of_shift

@@ -161,7 +161,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(fedsmall, tmp_path, case):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda text: text.replace("patient-9,", "patient-10,"), " identifiers stand in more than one row"),
+        (lambda text: text.replace("patient-9,", "patient-10,"), " identifiers stand in several rows"),
         (lambda text: text.replace("patient-9,", ","), " rows have no identifier"),
         (lambda text: text.replace("patient-", "other-"), "0 patients are at all parties; at least 10 are needed"),
         (

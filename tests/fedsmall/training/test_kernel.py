@@ -420,3 +420,23 @@ def test_a_compiler_without_openmp_makes_a_kernel_of_one_thread_and_the_same_bit
 
     assert kernel.library() is not None
     assert bits(run_of(plan, "kernel:2")) == bits(by_two)
+
+
+@pytest.mark.parametrize("slow", [1, 2])
+def test_short_walks_have_as_many_threads_as_are_faster_and_the_others_are_tried_again(compiled, slow, monkeypatch):
+    """Beside other programs two threads wait for each other: rounds of a millisecond took ten times as long."""
+    plan, plainly, taken, clock = averaging(200), kernel.share_out, [], [0.0]
+
+    def share_out(name, of, parts, threads, several=1):
+        taken.append(threads)
+        clock[0] += 3.0 if threads == slow else 1.0
+        plainly(name, of, parts, threads, several)
+
+    monkeypatch.setattr(kernel, "share_out", share_out)
+    monkeypatch.setattr(kernel, "perf_counter", lambda: clock[0])
+
+    result = run_of(plan, "kernel:2")
+
+    assert len(taken) == 200
+    assert 2 <= taken.count(slow) <= 5  # at first, and after every 64
+    assert bits(result) == bits(run_of(plan, "kernel"))
