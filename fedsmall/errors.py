@@ -20,7 +20,7 @@ class PlanError(ValueError):
 class DataError(ValueError):
     """Data that cannot be used as they are.
 
-    ``file`` is the file's name, never its path, shown at the site; ``words`` are without it and may leave.
+    ``file`` says where, never by a path, and is shown at the site alone; ``words`` are without it and may leave.
     """
 
     def __init__(self, words: str, file: str = "") -> None:

@@ -25,6 +25,7 @@ OF_CURVE = ("time", "at risk", "survival", "low", "high")
 EVEN = 3**0.5  # standard deviations to both sides of its mean that an even distribution has
 AT_RISK = 10  # patients, with fewer of whom a curve ends
 BOUND = 1.96  # standard errors, of a 95% interval
+UNTOLD = "too few to tell"
 
 Sums = Mapping[str, np.ndarray]
 Row = tuple[str, ...]
@@ -193,16 +194,18 @@ def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]
     """Heads, then rows, of the table of all patients and of each group, in words; and of survival at five times."""
     parts = [slice(None), *(slice(g, g + 1) for g in range(len(groups)) if len(groups) > 1)]
     most = (sums["count"] + sums["missing"]).max(axis=1)  # by the column that most is told of
-    cells = [f"{number:.0f}" if number else "too few to tell" for number in (most.sum(), *most)]
+    cells = [f"{number:.0f}" if number else UNTOLD for number in (most.sum(), *most)]
     rows = [("column", "all", *(groups if len(groups) > 1 else ()), "missing"), ("rows", *cells[: len(parts)], "")]
     for k, name in enumerate(names):
         of = {key: values[:, k] for key, values in sums.items() if key != "events"}
         cells = [_cell({key: values[part].sum(axis=0) for key, values in of.items()}, ends[k]) for part in parts]
-        missing, told = of["missing"].sum(), (of["missing"] + of["count"]).sum()
-        if not (of["missing"] + of["count"])[most > 0].all():  # of one class alone it is nothing of all
-            cells[0] = "too few to tell"
+        of_class = of["missing"] + of["count"]  # (classes,)
+        missing, told = of["missing"].sum(), of_class.sum()
         of_whom = f" of {told:.0f}" if told < most.sum() else ""
-        cells[0] += f";{of_whom} rows alone" if of_whom and "±" in cells[0] else ""  # who may differ from the others
+        if not of_class[most > 0].all():  # of one class alone it is nothing of all
+            cells[0] = UNTOLD
+        elif of_whom and (of["binary"] < of["sites"]).any():  # a mean of those who may differ from the others
+            cells[0] += f";{of_whom} rows alone"
         rows.append((name, *cells, f"{missing:.0f}{of_whom} ({missing / max(told, 1):.1%})"))
     curve = shown_curve(sums, ends)
     if curve.size:
@@ -225,7 +228,7 @@ def shown_curve(sums: Sums, ends: np.ndarray) -> np.ndarray:
 def _cell(sums: Sums, ends: np.ndarray) -> str:
     number, total = float(sums["count"]), float(sums["total"])
     if not number:
-        return "too few to tell"
+        return UNTOLD
     if sums["binary"] == sums["sites"]:
         return f"{total:.0f} of {number:.0f} ({total / number:.1%})"
     spread = np.sqrt(max(float(sums["squares"]) - total**2 / number, 0) / max(number - 1, 1))

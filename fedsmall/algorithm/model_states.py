@@ -180,9 +180,9 @@ class ModelStates:
 
         def take(mean: Mean) -> Arrays | None:
             last, comm_round = self.global_models.models[0], next(ends)[-1]
-            largest = float(mean.norms.max()) / GROWN  # NaN where one is
-            first = float(np.linalg.norm(next(iter(last.values()))))  # at most the model's, and soon known
-            if not math.isfinite(largest) or (self.gate and largest > first and largest > size(last)):
+            largest = float(mean.norms.max())  # NaN where one is
+            first = float(np.linalg.norm(next(iter(last.values()))))  # at most the model's size, and soon known
+            if not math.isfinite(largest) or (self.gate and largest > GROWN * first and largest > GROWN * size(last)):
                 return None
             goes_on = self.global_models.follow(mean.model, self.names, comm_round.t, self.gate)
             return self.global_models.models[0] if goes_on else None

@@ -95,8 +95,7 @@ def real_runs(run: Run) -> list[RealRun]:
     labels = tuple(task.get("labels") or ())
     done = [plan_run for plan_run in run.done if "real" in plan_run.row]
     seeds = Counter(plan_run.label for plan_run in done)
-    names = [f"{of.label}, seed {of.plan.seed}" if seeds[of.label] > 1 else of.label for of in done]
-    return [RealRun(plan_run, name, classes, labels) for plan_run, name in zip(done, names, strict=True)]
+    return [RealRun(of, of.label + f", seed {of.plan.seed}" * (seeds[of.label] > 1), classes, labels) for of in done]
 
 
 def real_sentences(run: Run) -> list[str]:

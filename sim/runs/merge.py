@@ -82,11 +82,13 @@ def _names(group: Sequence[Run]) -> list[str]:
 
     A run over real sites has one seed: those that differ in nothing else are one method's, by their scenario's name.
     """
-    names, seen, seeds_out = list[str](), Counter[str](), {"seed": 0, "route_seed": None}
-    plans = [run.real and run.plans[0].model_copy(update=seeds_out).model_dump_json() for run in group]
+    names, seen, seeds = list[str](), Counter[str](), dict[tuple[bool, str], list[int]]()
+    no_seed = {"seed": 0, "route_seed": None}
+    plans = [(run.real, run.plans[0].model_copy(update=no_seed).model_dump_json()) for run in group]
     for run, plan in zip(group, plans, strict=True):
-        seeds = [other.plans[0].seed for other, its in zip(group, plans, strict=True) if plan and its == plan]
-        is_one = len(set(seeds)) == len(seeds) > 1
+        seeds.setdefault(plan, []).append(run.plans[0].seed)
+    for run, plan in zip(group, plans, strict=True):
+        is_one = run.real and len(set(seeds[plan])) == len(seeds[plan]) > 1
         name = (run.scenario.name if is_one or run.folder is None else run.folder.name) + ", real sites" * run.real
         seen[name] += not is_one
         names.append(name if seen[name] <= 1 else f"{name} {seen[name]}")

@@ -143,10 +143,8 @@ class Kernel:
         self._plan, self._loss, self._batches, self._layers = plan, loss, batches, _layers(gradients)
         built: Any = library()
         self._threads, self.set = threads, int(built.best())
-        self._seconds, self._short = (
-            dict.fromkeys((1, threads), 0.0),
-            0,
-        )  # of a model's last round, by threads; short walks
+        self._seconds = dict.fromkeys((1, threads), 0.0)  # that a model's round took last, by threads
+        self._short = 0  # short walks so far
         x, y = batches.x.flatten(1), batches.y
         self._x = torch.zeros(len(x), x.shape[1] // 16 * 16 + 16)
         self._x[:, : x.shape[1]] = x
@@ -300,9 +298,8 @@ class Kernel:
                 drawn[:, :, : numbers.shape[2]] = numbers
             index, row = index.reshape(-1, *index.shape[2:]), np.arange(site.size, dtype=np.int32).reshape(site.shape)
         resets = self._plan.recipe.optimizer_state == "reset"
-        fresh = np.array(
-            [resets and phase.arrived and t == phase.t - phase.rounds + 1 for phase, t, _ in rounds], dtype=np.uint8
-        )
+        begins = [phase.arrived and t == phase.t - phase.rounds + 1 for phase, t, _ in rounds]
+        fresh = np.array(begins, dtype=np.uint8) * resets
         self._point(index=index, site=site, row=row, fresh=fresh, rate=np.array([lr for _, _, lr in rounds]))
         self._struct.rounds = len(site)
         # several shares for a thread, so that none waits long for the last; of a short walk sharing out is the longer

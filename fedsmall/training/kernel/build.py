@@ -26,8 +26,8 @@ def build(to: Path) -> None:
     sets = (ON_X86 if platform.machine().lower() in ("x86_64", "amd64") else {}) | {0: ""}
     with tempfile.TemporaryDirectory() as folder:
         objects, whole = [], f"{folder}/kernel.so"
-        nothing = [*compiler, "-fopenmp", "-shared", "-x", "c", os.devnull, "-o", whole]
-        if not subprocess.run(nothing, stderr=subprocess.DEVNULL).returncode:
+        probe = [*compiler, "-fopenmp", "-shared", "-x", "c", os.devnull, "-o", whole]
+        if not subprocess.run(probe, stderr=subprocess.DEVNULL).returncode:
             compiler.append("-fopenmp")
         for number, name in product(sets, ("kernel", "images")):
             objects.append(f"{folder}/{name}{number}.o")

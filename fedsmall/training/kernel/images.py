@@ -131,8 +131,7 @@ def fuse(plan: Plan, gradients: PackedGradients, threads: int, numbers: int = 1)
     built, need = library(), unmet_need(plan, gradients, (FLOAT32, BUILT))
     if need or built is None:
         return need
-    found = False
-    models = max(gradients.chunk or 1, min(MODELS, NUMBERS // max(numbers, 1)))
+    models, found = max(gradients.chunk or 1, min(MODELS, NUMBERS // max(numbers, 1))), False
     for node in gradients.nodes:
         if (number := _set_for(gradients.model, node, built)) is not None:
             chain = _chain(gradients.model, node)

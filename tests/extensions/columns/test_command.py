@@ -161,8 +161,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing(fedsmall, tmp_path, case):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda text: text.replace("patient-9,", "patient-10,"), " identifiers stand in several rows"),
-        (lambda text: text.replace("patient-9,", ","), " rows have no identifier"),
+        (lambda text: text.replace("patient-9,", "patient-10,"), "1 of 40 identifiers stand in several rows"),
+        (lambda text: text.replace("patient-9,", ","), "1 of 40 rows have no identifier"),
         (lambda text: text.replace("patient-", "other-"), "0 patients are at all parties; at least 10 are needed"),
         (
             lambda text: re.sub("(patient-9,).*", r"\1low,2", text),
