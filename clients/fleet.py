@@ -29,6 +29,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from fedsmall.frames import WHOLE_BYTES
+
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 15.0
 OBJECT_S = 120.0  # how long an object of a message may take to reach the server after the message
 AWAY = (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT)
@@ -46,7 +48,7 @@ class GoneError(RuntimeError):
 
 
 class Arrival(NamedTuple):
-    """A message without its content, and the tree of the objects that hold it."""
+    """A message, whole or without its content, and the tree of the objects that hold that."""
 
     message: Message
     tree: ObjectTree
@@ -133,11 +135,12 @@ class Fleet:
         request = ConfirmMessageReceivedRequest(node=self.node, run_id=about.run_id, message_object_id=about.message_id)
         self._call(lambda: self.client.ConfirmMessageReceived(request))
 
-    def push(self, reply: Message, seconds: float, again: bool = False) -> None:
-        """Send an answer, and what of its pieces the server asks for, as which it is known: nothing else is read.
+    def push(self, reply: Message, seconds: float, again: bool = False, whole: bool = False) -> None:
+        """Send an answer: in one call where it is small and its order came ``whole``, else as the pieces asked for.
 
         ``again``: a killed program may have sent a part; a server that showed an answer takes the rest without asking.
         """
+        is_whole = reply.has_error() or (whole and message_to_proto(reply).ByteSize() <= WHOLE_BYTES)
         pieces = [reply] if reply.has_error() else [reply.content[key] for key in sorted(reply.content)]
         with no_object_id_recompute():
             objects = {piece.object_id: piece for piece in pieces}
@@ -146,12 +149,12 @@ class Fleet:
         reply.metadata.__dict__["_message_id"] = first.object_id
         request = PushMessagesRequest(
             node=self.node,
-            messages_list=[message_to_proto(remove_content_from_message(reply))],
+            messages_list=[message_to_proto(reply if is_whole else remove_content_from_message(reply))],
             message_object_trees=[first],
             clientapp_runtime_list=[seconds],
         )
         asked = self._call(lambda: self.client.PushMessages(request))
-        for name in [name for name in objects if again or name in asked.objects_to_push]:
+        for name in [name for name in objects if not is_whole and (again or name in asked.objects_to_push)]:
             part = PushObjectRequest(
                 node=self.node,
                 run_id=reply.metadata.run_id,

@@ -115,7 +115,7 @@ class SiteAgent:
         try:
             reply = answer()
             write_message(self._given, reply)
-            self.fleet.push(reply, time.monotonic() - begun, again)
+            self.fleet.push(reply, time.monotonic() - begun, again, whole=bool(message.content))
         except GoneError as error:
             print(f"an order was dropped: its run has ended ({error})", flush=True)
         except NotAdmittedError:
@@ -131,7 +131,8 @@ class SiteAgent:
         message, run = arrival.message, arrival.message.metadata.run_id
         try:
             frame = self._content(arrival)
-            self.fleet.confirm(arrival)
+            if not message.content:
+                self.fleet.confirm(arrival)
             reason = self._refused(run)
             return refusal(message, reason) if reason else answer_of(message, frame, self.data_process, self.sign)
         except FrameError as error:
@@ -143,6 +144,8 @@ class SiteAgent:
             return refusal(message, "the site's program failed; its own log says how")
 
     def _content(self, arrival: Arrival) -> bytes:
+        if whole := arrival.message.content.config_records:
+            return join_pieces(whole.values())
         size, pieces = 0, []
         for name in pieces_in(arrival.tree):
             content = self.fleet.pull_object(arrival.message.metadata.run_id, name)

@@ -2,10 +2,9 @@
 
 A chain of digests cannot show that its end was cut off, that it was rewritten, or that it is another site's;
 ``log.state.json`` can, and the privacy budget is counted from whichever of both has spent more. Who can write both can
-put both back; the site's signed statements, which the coordinator holds and sends with every order, show that. Nothing
-is appended to a log that contradicts either. The same holds of the site's guards, the files ``told_*.json`` that
-remember of whom sums were told: a line has the digest of each before the file is in place, so a statement speaks for
-them too, and none is taken that was deleted, put back or changed.
+put both back; the site's signed statements, which the coordinator sends with every order, show that. Nothing is
+appended to a log that contradicts either. So too the site's guards, the files ``told_*.json`` that remember of whom
+sums were told: a line has each one's digest before it is in place, and none is taken that was deleted or put back.
 
 One table has one budget, under whatever names: the data processes of one user note in a folder of theirs which home
 holds which table, as a sketch under a key that lies there too (:mod:`fedsmall.sealing.tables`), and each counts what

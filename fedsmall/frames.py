@@ -18,6 +18,7 @@ LENGTHS = struct.Struct(">QQ")
 MOST_HEADER_BYTES = 4 << 20
 MOST_ARRAYS_BYTES = 4 << 30
 SMALL_BYTES = 64 << 10  # a block up to here is not worth a call of its own
+WHOLE_BYTES = 1 << 20  # of one piece: it is sent in its message, not as an object beside it
 PIECE_BYTES = 4 << 20  # a gate passes no call of any size, so that a frame travels in pieces
 
 # Keys of the records in which a piece travels.

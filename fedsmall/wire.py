@@ -14,7 +14,7 @@ Arrays = dict[str, np.ndarray]
 
 # Who takes part in a run must speak the same; raised whenever an older client or server would misread a message, or
 # compute other numbers from it.
-PROTOCOL = 3
+PROTOCOL = 4
 
 # Names of the records in a message.
 MODEL = "arrays"  # the model's state: parameters and buffers, named as in torch's state_dict

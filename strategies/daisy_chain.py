@@ -290,9 +290,7 @@ class DaisyChain(Strategy):
     def walk(
         self, grid: Grid, initial: ArrayRecord, num_rounds: int, timeout: float, config: ConfigRecord
     ) -> Iterator[tuple[int, RoundResult, list[RecordDict]]]:
-        """Algorithm 1 over the sites of a grid: for each communication round Flower's number of it, what is there after
-        it, and what the sites that trained have said.
-        """
+        """Algorithm 1 over a grid: of each communication round Flower's number, its result, what sites have said."""
         first, sent_plan = to_arrays(initial), plan_for(self.combiner, config)
         comm_rounds = list(islice(self.schedule.comm_rounds(None), num_rounds))
         comm_rounds[-1] = comm_rounds[-1]._replace(action=Action.AGGREGATE)

@@ -1,16 +1,14 @@
 """Algorithm 1 among sites without a server: messages that may be lost, who has which model, averages by gossip.
 
-A model is one row wherever it is: a sender keeps a message until it is acknowledged and does not train it; a
-receiver takes a message in once, by its number (the alternating-bit protocol of Bartlett, Scantlebury & Wilkinson 1969,
-with numbers). Models under way do not train; several at a site train in order of arrival, one a communication round. An
-average takes those that come while it lasts. After it every site has a mean of its own, which all models in its hands
-become. The run's model is that of one site, drawn by lot before the run.
+A model is one row wherever it is: a sender keeps a message until it is acknowledged and does not train it; a receiver
+takes each in once, by its number (the alternating-bit protocol of Bartlett, Scantlebury & Wilkinson 1969). Models under
+way do not train; several at a site train in order of arrival, one a communication round. An average takes those that
+come while it lasts, and all models in a site's hands become its mean. The run's model is that of a site drawn by lot.
 
 The mean of models: every site keeps half of a sum and sends the other half on, weight and all; a site that holds the
 sum s with the weight w takes s / w for the mean. All sums and weights together stay what they were; where each exchange
 is a random permutation, the sites' mean square distance from the one mean halves with every one. Sums are messages too,
-for a lost one would shift the mean. Source: Kempe, Dobra & Gehrke 2003, protocol Push-Sum; on lossy lines Hadjicostis,
-Vaidya & Dominguez-Garcia 2016, whose running sums need no acknowledgements but a sum kept for each line.
+for a lost one would shift the mean. Source: Kempe, Dobra & Gehrke 2003, protocol Push-Sum.
 """
 
 from collections.abc import Iterator, Sequence

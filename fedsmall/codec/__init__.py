@@ -1,33 +1,24 @@
 """Compressed updates: models in fewer bytes, the same for server, site and stack.
 
-*Codes.* Every array goes as codes and a scale of its own, rounded at random, so that the mean is kept. "int8" is
-uniform stochastic quantisation (Alistarh et al. 2017, QSGD, section 3, with the largest number of an array in place of
-its norm): x / s lies between two whole numbers and becomes one of them, the nearer the likelier. s is the largest |x|
-over 127. "half" is a float16 of x over the largest |x|, to the nearest. Buffers (running statistics, counters) and
-single numbers go as they are. Departs from QSGD, whose codes vary in length (Elias): all messages have one.
+*Codes.* Every array goes as codes and a scale of its own, rounded at random, so that the mean is kept. "int8": x / s
+lies between two whole numbers and becomes one of them, the nearer the likelier; s is the largest |x| over 127 (QSGD of
+Alistarh et al. 2017, section 3, with that in place of the norm, and codes of one length). "half": a float16 of x over
+the largest |x|, to the nearest. Buffers (running statistics, counters) and single numbers go as they are.
 
-*Differences.* A difference loses nothing: where few numbers differ, the record has their values, and their places in
-one of two forms, whichever is smaller: a byte for the numbers skipped before each (a gap of 255 or more takes several),
-or a bit for every number. Where that saves nothing, the model goes whole. Departs from Stich et al. 2018 and Lin et al.
-2018, who send what is to be added: new values give the very bits that the sender has.
+*Differences* lose nothing: the values that differ, and their places in the smaller of two forms: a byte for the numbers
+skipped before each (a gap of 255 or more takes several), or a bit for every number. Where that saves nothing, the model
+goes whole. New values give the sender's very bits, where Stich et al. and Lin et al. 2018 send what is to be added.
 
-*Models as they are sent.* A site packs what it has trained once, as it leaves (after clipping, noise or blur). The
-server opens it to check and average it, and hands it on as it came, so that a hop rounds once; it packs what an average
-has made. Moments are rounded like models, Adam's to half precision at most, for its step divides by them. What a local
-rule sends (SCAFFOLD's controls), and models that are only evaluated, go in full.
+*Models as they are sent.* A site packs a model once, as it leaves (after clipping, noise or blur); the server opens it
+to check and average it, and hands it on as it came. Moments are rounded like models, but Adam's, by which its step
+divides, and all under top-k to half precision. Controls, and models that are only evaluated, go in full.
 
-Under top-k a model is a difference from one that its reader has: a site's from what it was sent, the server's from the
-last global model that the site is known to have. Moments then go in half precision.
-
-*Top-k with error feedback.* Only the largest changes of a model go, the rest waits for later. A site adds its residual
-to a model that it has trained, sends the numbers that have moved most, and keeps the rest as the next residual. The
-server does the same with a global model: its residual is how its own differs from the one that sites have. Which that
-is, both remember: :class:`Known` at the server; at a site, by name, the last global model ("common"), the residuals of
-the last model that left ("left") and of the one before ("before", which counts again where the server did not take the
-reply), and their rounds.
-
-Source: Stich, Cordonnier & Jaggi 2018, "Sparsified SGD with memory", Algorithm 1, and Aji & Heafield 2017; both ways as
-in Tang et al. 2019 (DoubleSqueeze). The k are of all arrays together (one threshold), not of each layer.
+*Top-k with error feedback.* Of how a model differs from one that its reader has (a site's from what it was sent, the
+server's from the last global model that the site is known to have) the largest changes go, the rest is added to the
+next one. Both remember: :class:`Known` at the server; at a site, by name, the last global model ("common"), the
+residuals of the last model that left ("left") and of the one before ("before", which counts again where the server did
+not take the reply), and their rounds. Source: Stich, Cordonnier & Jaggi 2018, "Sparsified SGD with memory", Algorithm
+1, and Aji & Heafield 2017; both ways as in Tang et al. 2019 (DoubleSqueeze); one threshold for all arrays together.
 """
 
 import math

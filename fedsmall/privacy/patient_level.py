@@ -9,12 +9,9 @@ are convex). A site's number of samples and its largest k are not hidden: they d
 DP-SGD (Abadi et al. 2016, algorithm 1): every sample joins a step's lot with probability ``rate``, independently; each
 one's gradient is clipped; noise is added to the sum; the sum is divided by the lot's *expected* size, which is public.
 Epochs that are shuffled and cut are not such lots (Chua et al. 2024). Local steps are charged, not communication
-rounds: all that is computed from noised gradients is post-processing. No amplification is claimed, by the chain or by
-who takes part: a site counts the steps of the communication rounds for which a model is with it. From ``epsilon`` a
-site finds the noise for its own number of samples, so the server cannot weaken its promise.
-
-The accountant is that of privacy loss distributions of Google's dp-accounting. Lots and noise are drawn from named
-streams in a simulation, from the operating system at a real site.
+rounds, by the privacy loss distributions of Google's dp-accounting; no amplification is claimed, by the chain or by who
+takes part. From ``epsilon`` a site finds the noise for its own number of samples, so the server cannot weaken its
+promise. Lots and noise are drawn from named streams in a simulation, from the operating system at a real site.
 """
 
 import math

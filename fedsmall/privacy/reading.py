@@ -2,18 +2,14 @@
 
 In a layer that sees the record itself, the gradient of a unit's weights is the sum over patients of (slope * record),
 and that of its bias the sum of the slopes. Where one patient alone moved a unit, as many do in small batches, change of
-weights / change of bias is that patient's record, whatever the learning rate and the number of steps. It reaches layers
-whose units each see a whole record (dense layers behind the input, convolutions as large as the image); attacks that
-invert by optimisation may find more. So a count here is a lower bound.
+weights / change of bias is that patient's record, whatever the learning rate and the number of steps. It reaches dense
+layers behind the input and convolutions as large as the image; attacks that invert by optimisation may find more.
 
 :class:`Exposure` counts how many patients each party of a simulated run could read. Who knows where an update started:
-
-- the server, which sent every model out; not of models that are sealed on their way, unless it makes an average of them
-  that it sent out itself, nor of those of which it sees a secure sum;
-- the site that gets a model next, where that set out from the global model, or is one that this site had sent
-  itself and that comes back after one other site;
-- everybody, of the change from one global model to the next, which is of all sites together, or of a group's (every
-  site is taken to know every group's model, so more is counted than is seen).
+the server, which sent every model out (not of sealed ones, unless of an average that it sent out itself, nor of those
+in a secure sum); the site that gets a model next, where that set out from the global model, or is its own that comes
+back after one other site; and everybody of the change from one global model to the next, of all sites together or of
+a group (every site is taken to know every group's model, so more is counted than is seen).
 
 Source: Phong et al. 2018, "Privacy-preserving deep learning via additively homomorphic encryption", section 3.
 """

@@ -2,17 +2,15 @@
 
 The unit is a whole site: whoever sees every model that a site sent could hardly tell whether it had trained or had sent
 back the models that it received: (epsilon, delta)-differential privacy where neighbours differ by one site's updates,
-which are zero in one of the two. (For exchange of a site's data for any other, the sensitivity doubles: halve
-``noise``.) A model that hops is seen by the next site, so *every communication round is a release*, and what later
-sites do to it is post-processing. No amplification is claimed, by shuffling or by the draw of a ``fraction`` of the
-sites: the ledger is that of a site that took part every time; a real site counts its own releases.
+zero in one of the two. (For exchange of a site's data for any other, the sensitivity doubles: halve ``noise``.) A model
+that hops is seen by the next site, so *every communication round is a release*, and what later sites do to it is
+post-processing. No amplification is claimed, by shuffling or by the draw of a ``fraction`` of the sites: the ledger is
+that of a site that took part every time; a real site counts its own releases.
 
 What is sent without noise holds nothing of the site: running statistics and counters go back as they were received;
-moments that travel and controls are refused (:mod:`fedsmall.features`); the training loss stays; sample and step counts
-are taken to be public. Outside the guarantee: metrics on held-out samples.
-
-Source: Geyer, Klein & Nabi 2017, "Differentially private federated learning: a client level perspective"; there the
-server adds the noise to a sum, here each site to its own update, so that nobody else need be trusted.
+moments that travel and controls are refused (:mod:`fedsmall.features`); the training loss stays. Sample and step counts
+are taken to be public, and metrics on held-out samples are outside the guarantee. Source: Geyer, Klein & Nabi 2017,
+"Differentially private federated learning: a client level perspective", where the server adds the noise to a sum.
 
 Blur, in place of the ledger's noise, has standard deviation ``kappa`` * |update| / sqrt(numbers). Over the sites it
 averages out; in a division of two numbers of one site (:mod:`fedsmall.privacy.reading`) it does not. It claims no

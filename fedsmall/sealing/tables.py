@@ -3,18 +3,15 @@
 A budget belongs to patients, and a hospital under two names would have it twice. So every two sites of a run make a
 secret of theirs (X25519, keys of this run), each sketches its table under it, and the server compares the two sketches.
 A sketch has, for each of :data:`BITS` keyed hash functions, the lowest bit of the least hash of any row (b-bit minwise
-hashing with b = 1, Li and Konig 2010), in whatever order: two agree in (1 + J) / 2 of their bits, where J is the number
-of rows that both tables have over that of the rows that either has.
+hashing with b = 1, Li and Konig 2010): two agree in (1 + J) / 2 of their bits, J the share of rows that both have.
 
-*What it tells.* The server: of every two sites J, to within .09. Without the two sites' secret a sketch is as good as
-random bits, and as long for every table, so nobody but these two can try a guess on it. Of these two the other one
-could, had it the sketch, which goes to the server: both together may learn whether a guessed row is likely there, and
-so may a server that puts keys of its own between sites, which it cannot where keys are signed (sealed runs).
+*What it tells.* The server: of every two sites J, to within .09. Who has not the two sites' secret can try no guess on
+a sketch. One of the two could on the other's, which goes to the server: both together may learn whether a guessed row
+is likely there, and so may a server that puts keys of its own between sites, which it cannot where keys are signed.
 *What it finds.* Nearly always (99.9%) two copies, one and half of it, and two tables of one size that share two thirds
 of their rows; of those that share half, a quarter. *What it does not find.* Tables of which every row was changed
 (rounded, other columns), a part of less than a third, names that never meet in one run, a site whose program was
-changed, and tables that say too little to tell patients apart (:func:`tells_patients_apart`; also one that has each row
-twice): two hospitals may well have such rows in common, and they are never compared.
+changed; tables that say too little to tell patients apart (:func:`tells_patients_apart`) are never compared.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -29,9 +29,9 @@ FLEET_CALLS = (
 STANDING_HEADER = "Fedsmall-Standing"  # of answers to a site whose key is known
 LARGEST_CALL_MIB = 32  # Flower cuts arrays into objects of 5 MB
 
-# Calls a second, and lines that wait for an answer. A site at .3 s a communication round asks 35 times a second, one
-# call after the other, beside a heartbeat (Flower's own SuperNode has up to five under way): who asks so is slowed down
-# above the rate and never refused. More calls at once than are held back get a 503, after which sites ask again.
+# Calls a second, and lines that wait for an answer. A site at .2 s a communication round asks a dozen times a second,
+# one call after the other, beside a heartbeat (Flower's own SuperNode has up to five under way): who asks so is slowed
+# down above the rate and never refused. More calls at once than are held back get a 503, after which sites ask again.
 LIMITS = {"member": (100, 16), "stranger": (10, 4), "strangers": (40, 16)}
 
 CONFIGURATION = Path(__file__).with_name("gate.conf")

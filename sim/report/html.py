@@ -20,7 +20,7 @@ from fedsmall.planning.description import rows_of
 from fedsmall.sim.report import at_home, facts, figures, model, outcomes, real_sites, sentences, tables
 from fedsmall.sim.report.model import MOST_SITES, Clinical, at_sites
 from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Drawing, Section
-from fedsmall.sim.report.sentences import amount, metric_name, p_of, short, value, with_interval
+from fedsmall.sim.report.sentences import amount, metric_name, p_of, plural, short, value, with_interval
 from fedsmall.sim.report.style import Style, style_sheet
 from fedsmall.sim.report.tables import Table, by_label, primary
 from fedsmall.sim.runs.files import as_csv, write
@@ -160,8 +160,9 @@ def question_section(run: Run, shown: model.Clinical | None) -> Section:
     low, high = about.get("samples_per_site", (0, 0))
     samples, seeds = str(low) if low == high else f"{low} to {high}", len({plan.seed for plan in run.plans})
     facts_of_run = [
-        f"{about.get('sites')} sites, {samples} samples each, evaluated on {about.get('test_samples')} test samples",
-        f"model {plan.model}, {plan.rounds} rounds, {seeds} seed{'s' * (seeds > 1)}",
+        f"{plural(about.get('sites', 0), 'site')}, {samples} sample{'s' * (high != 1)} each, "
+        f"evaluated on {plural(about.get('test_samples', 0), 'test sample')}",
+        f"model {plan.model}, {plural(plan.rounds, 'round')}, {plural(seeds, 'seed')}",
         f"engine {engine_of(about)}",
         f"{about.get('cores')} cores, {about.get('machine')}, {str(about.get('started'))[:10]}",
     ]

@@ -37,6 +37,7 @@ from fedsmall.sim.report.model import (
     task_of,
 )
 from fedsmall.sim.report.sections import Cells, Drawing, Section, number, over_seeds
+from fedsmall.sim.report.sentences import plural
 from fedsmall.sim.runs.folder import Run
 from fedsmall.wire import Arrays
 
@@ -239,4 +240,4 @@ def _recall(label: int, name: str, of_seeds: Sequence[tuple[np.ndarray, np.ndarr
     """The share of a grade's samples that are called so: the first seed's with Wilson's interval."""
     shares = [share_of(p.argmax(axis=1) == label, y == label, whose) for p, y in of_seeds]
     over = interval_over_seeds((share.value for share in shares if share.of), "share")
-    return Worth(f"recall of {name} ({shares[0].of} samples)", shares[0], over)
+    return Worth(f"recall of {name} ({plural(shares[0].of, 'sample')})", shares[0], over)

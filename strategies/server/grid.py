@@ -11,7 +11,8 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -301,6 +302,7 @@ class Waits:
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0  # between two questions
 PATIENCE = 20  # a question comes after a twentieth of the time for which nothing came
 MOST_TIMES, MOST_BESIDE = 8, 16 << 20  # an answer is at most so many times its order, and so many bytes
+MOST_WHOLE = 20_000  # orders sent whole in a run: of each and its answer a SuperLink keeps 3 kB until the run ends
 
 Same = tuple[tuple[str, int], ...]  # the records that hold some arrays
 
@@ -330,6 +332,7 @@ class FrameMail:
         self._waiting: dict[str, _Waiting] = {}
         self._came: dict[str, Message] = {}
         self._last = self._since = 0.0
+        self._whole = 0
 
     def push_messages(self, messages: Iterable[Message]) -> None:
         """Send orders, each as a frame; every one is given its id."""
@@ -339,8 +342,16 @@ class FrameMail:
             Message(content, order.metadata.dst_node_id, order.metadata.message_type)
             for order, (content, _) in zip(orders, packed, strict=True)
         ]
-        for copy in copies:  # one by one, so that the first begin while others are sent
-            self._push(copy)
+        whole = list[Message]()
+        for copy, (_, size) in zip(copies, packed, strict=True):
+            is_first = copy.metadata.message_type == MessageType.QUERY  # sites of older releases are to answer it too
+            if is_first or len(copy.content) > 1 or size > frames.WHOLE_BYTES or self._whole + len(whole) >= MOST_WHOLE:
+                self._push([copy])  # one by one, so that the first begin while others are sent
+            else:
+                whole.append(copy)
+        if whole:
+            self._push(whole, whole=True)
+        self._whole += len(whole)
         for order, copy, (_, size) in zip(orders, copies, packed, strict=True):
             key = copy.metadata.message_id
             order.metadata.__dict__["_message_id"] = key
@@ -358,22 +369,23 @@ class FrameMail:
             self._last = self.clock()
         return [self._came.pop(key) for key in message_ids if key in self._came]
 
-    def _push(self, message: Message) -> None:
-        """Push the pieces of a frame alone, the first of which is the message's id: its words are of one order."""
+    def _push(self, messages: Sequence[Message], whole: bool = False) -> None:
+        """Push messages in one call, ``whole`` or then their pieces, the first of which is each one's id."""
         with no_object_id_recompute():
-            objects = {piece.object_id: piece for piece in message.content.config_records.values()}
-            tree, *others = (ObjectTree(object_id=name) for name in objects)
-            tree.children.extend(others)
-            message.metadata.__dict__["_message_id"] = tree.object_id
-            bare = message_to_proto(remove_content_from_message(message))
-            order = PushAppMessagesRequest(messages_list=[bare], message_object_trees=[tree])
+            pieces = [{piece.object_id: piece for piece in sent.content.config_records.values()} for sent in messages]
+            trees = [ObjectTree(object_id=next(iter(own))) for own in pieces]
+            for sent, own, tree in zip(messages, pieces, trees, strict=True):
+                sent.metadata.__dict__["_message_id"] = tree.object_id
+                tree.children.extend(ObjectTree(object_id=name) for name in list(own)[1:])
+            protos = [message_to_proto(sent if whole else remove_content_from_message(sent)) for sent in messages]
+            order = PushAppMessagesRequest(messages_list=protos, message_object_trees=trees)
             asked = self.grid._runtime_client.PushMessages(order)
-            for name in asked.objects_to_push:
+            for name in () if whole else asked.objects_to_push:
                 part = PushObjectRequest(
                     node=self.grid.node,
                     run_id=self.grid.run.run_id,
                     object_id=name,
-                    object_content=objects[name].deflate(),
+                    object_content=ChainMap(*pieces)[name].deflate(),
                     session_id=asked.session_id,
                 )
                 self.grid._runtime_client.PushObject(part)
@@ -392,7 +404,12 @@ class FrameMail:
                 # the SuperLink lets a node answer its own orders alone; what the content says of itself is not read
                 if waiting := self._waiting.get(proto.metadata.reply_to_message_id):
                     waiting.answer, has_news = message_from_proto(proto), True
-                    waiting.left = [] if waiting.answer.has_error() else frames.pieces_in(tree)
+                    if waiting.answer.has_error():
+                        continue
+                    waiting.pieces = list(waiting.answer.content.config_records.values())
+                    waiting.left = [] if waiting.pieces else frames.pieces_in(tree)
+                    if proto.ByteSize() > waiting.most:
+                        waiting.refuse(unreadable(waiting.order, "it is too large"))
                     if len(waiting.left) > waiting.most // frames.PIECE_BYTES + 2:
                         waiting.refuse(unreadable(waiting.order, "it is in too many pieces"))
         for key, waiting in list(self._waiting.items()):
@@ -423,7 +440,7 @@ class FrameMail:
     def _read_answer(self, waiting: _Waiting) -> Message:
         assert waiting.answer is not None
         about = waiting.answer.metadata
-        if about.message_id:
+        if about.message_id and (waiting.answer.has_error() or not waiting.answer.content):
             request = ConfirmMessageReceivedRequest(
                 node=self.grid.node, run_id=about.run_id, message_object_id=about.message_id
             )

@@ -1,7 +1,8 @@
 """An answer that was sent in part is sent whole by the program that comes after; over Flower's own state of objects."""
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common.serde import message_from_proto
 from flwr.proto.fleet_pb2 import PushMessagesResponse
 from flwr.proto.message_pb2 import PushObjectResponse
 from flwr.proto.node_pb2 import Node
@@ -24,9 +25,10 @@ class Server:
     def __init__(self):
         self.state = InMemoryNodeState(InMemoryObjectStore())
         self.shown = False
-        self.takes = 10**9
+        self.takes, self.sent = 10**9, []
 
     def PushMessages(self, request):
+        self.sent += [message_from_proto(proto) for proto in request.messages_list]
         session = self.state.start_session(RUN)
         if self.shown:
             return PushMessagesResponse(session_id=session)
@@ -94,3 +96,27 @@ def test_an_answer_that_nobody_waits_for_is_taken_by_nobody(fleet):
     fleet.client.shown = True
 
     fleet.push(answer(), 0.1, again=True)
+
+
+@pytest.mark.parametrize("size", [10, 1 << 20])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_small_answer_goes_whole_in_one_call_where_its_order_did(fleet, whole, size):
+    server, reply = fleet.client, answer()
+    reply.content["frame-0"]["piece"] = bytes(size)
+    in_one_call = whole and size < 1 << 20
+
+    fleet.push(reply, 0.1, whole=whole)
+
+    (sent,) = server.sent
+    assert dict(sent.content) == (dict(reply.content) if in_one_call else {})
+    assert len(missing(server, reply)) == (4 if in_one_call else 0)
+    assert sent.metadata.message_id == reply.content["frame-0"].object_id
+
+
+def test_a_refusal_is_one_call(fleet):
+    order = answer()
+
+    fleet.push(Message(Error(3, "no"), reply_to=order), 0.1)
+
+    assert [sent.error.reason for sent in fleet.client.sent] == ["no"]
+    assert fleet.client.takes == 10**9

@@ -4,6 +4,7 @@ import httpx
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from fedsmall.clients import fleet, site_agent
@@ -29,10 +30,13 @@ class Line:
         self.content, self.asked, self.connections, self.released = bundle, 0, 0, 0
         self.node = type("Node", (), {"node_id": 5})
 
-    def give(self, body, kind="train"):
+    def give(self, body, kind="train", whole=False):
         act_as_server()
         message = Message(body, 5, kind)
         message.metadata.__dict__["_message_id"] = message.object_id
+        if whole:
+            self.orders.append(Arrival(message, ObjectTree(object_id=message.object_id)))
+            return
         self.objects |= {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
         bare = Message(RecordDict(), 5, kind)
         bare.metadata.__dict__["_message_id"] = message.object_id
@@ -56,9 +60,9 @@ class Line:
     def confirm(self, arrival):
         self.confirmed += 1
 
-    def push(self, reply, seconds, again=False):
+    def push(self, reply, seconds, again=False, whole=False):
         self.replies.append(reply)
-        self.again = again
+        self.again, self.whole = again, whole
 
     def bundle(self, run):
         self.asked += 1
@@ -94,6 +98,18 @@ def test_an_order_goes_to_the_station_and_its_answer_back_to_the_bit(at_work):
     assert arrays["arrays/w"].tobytes() == sent["arrays/w"].tobytes()
     assert line.confirmed == 1
     assert not program.taken.exists()
+
+
+def test_a_small_order_comes_whole_and_needs_no_second_call(at_work):
+    line, program, asked, answers = at_work
+    answers.append(({"metrics": {}}, {}))
+    line.give(order(), whole=True)
+
+    program.work()
+
+    assert asked[0][1]["arrays/w"].tolist() == [1.0, 2.0]
+    assert line.confirmed == 0
+    assert line.whole
 
 
 def test_the_bundle_is_looked_at_once_a_run_and_never_imported(at_work):
@@ -138,7 +154,7 @@ def test_an_order_that_cannot_be_read_is_refused_in_a_line(at_work):
 def killed_at_work(line, program, before_it_has_answered):
     """The program takes the order that is there and is killed as it answers, or as it sends its answer."""
 
-    def killed(*_):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     name = "confirm" if before_it_has_answered else "push"
@@ -166,7 +182,7 @@ def test_an_answer_half_sent_when_the_program_was_killed_is_sent_again_itself(at
     answers.append(({"metrics": {"num-examples": 9}}, {"arrays/w": np.array([3.0, np.nan])}))
     line.give(order())
     sent = []
-    line.push = lambda reply, seconds, again: sent.append(reply.object_id)
+    line.push = lambda reply, seconds, again, whole: sent.append(reply.object_id)
     program.work()
     del line.push
     answers.append(({"metrics": {"num-examples": 9}}, {"arrays/w": np.array([4.0, np.nan])}))

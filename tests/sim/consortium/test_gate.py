@@ -27,6 +27,10 @@ MANY = {"member": (1000, 100), "stranger": (1000, 100), "strangers": (1000, 100)
 class SuperLink(Gate):
     """Answers sites; whoever names another key has to wait until the test is done with it."""
 
+    def setup(self):
+        self.server.lines += 1
+        super().setup()
+
     def do_POST(self):
         if self.headers[FLEET_HTTP_PUBLIC_KEY_HEADER] not in self.server.known:
             self.server.released.wait(60)
@@ -57,7 +61,7 @@ def superlink(folder):
     context.load_cert_chain(folder / "server" / "server.crt", folder / "server" / "server.key")
     serving = ThreadingHTTPServer(("127.0.0.1", members.load(folder).inner_port), SuperLink)
     serving.socket = context.wrap_socket(serving.socket, server_side=True)
-    serving.seen, serving.known, serving.released = [], set(), threading.Event()
+    serving.seen, serving.known, serving.released, serving.lines = [], set(), threading.Event(), 0
     serving.daemon_threads = True
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
@@ -149,6 +153,15 @@ def test_a_flood_is_refused_while_a_sites_calls_go_on_even_behind_the_same_addre
 
     with gate_up(folder), flooded(folder, superlink, invented(CALLS), most, source):
         assert honest(folder) == {"200"}
+
+
+def test_calls_go_on_over_lines_that_are_open(folder, superlink):
+    superlink.known = {admit(folder, "bonn")}
+
+    with gate_up(folder):
+        assert honest(folder) == {"200"}
+
+    assert superlink.lines < 10  # for 62 calls
 
 
 def test_strangers_from_many_addresses_have_no_more_than_all_together_may(folder, superlink, monkeypatch):

@@ -25,10 +25,11 @@ class SuperLink:
 
     def __init__(self):
         self.sent, self.replies, self.objects, self.late, self.pushed, self.confirmed = [], {}, {}, set(), [], []
-        self.questions = 0
+        self.questions = self.calls = 0
         self.node, self._runtime_client, self.run = None, self, SimpleNamespace(run_id=1)
 
     def PushMessages(self, request):
+        self.calls += 1
         self.sent += [message_from_proto(proto) for proto in request.messages_list]
         names = {name for tree in request.message_object_trees for name in names_in(tree)}
         ids = [proto.metadata.message_id for proto in request.messages_list]
@@ -55,7 +56,7 @@ class SuperLink:
     def ConfirmMessageReceived(self, request):
         self.confirmed.append(request.message_object_id)
 
-    def answers(self, order, body, is_ours=False, **lies):
+    def answers(self, order, body, is_ours=False, whole=False, **lies):
         """A site's answer to an order: stored, its objects too, or its pieces alone as our own program sends them."""
         reply = Message(body, reply_to=order)
         reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -65,7 +66,7 @@ class SuperLink:
             parts = {piece.object_id: piece for piece in body.config_records.values()}
         self.objects |= {name: part.deflate() for name, part in parts.items()}
         bare = Message(reply.error if reply.has_error() else RecordDict(), reply_to=order)
-        proto = message_to_proto(bare)
+        proto = message_to_proto(reply if whole else bare)
         tree = ObjectTree(object_id=next(iter(parts))) if is_ours else get_object_tree(reply)
         proto.metadata.message_id = tree.object_id
         self.replies[order.metadata.message_id] = (proto, tree)
@@ -84,14 +85,14 @@ def link(monkeypatch):
     return SuperLink()
 
 
-def orders(count=3):
+def orders(count=3, kind="train"):
     """Orders of one model, each with a line of its own in the server's log."""
     model = ArrayRecord({name: Array(array) for name, array in MODEL_SENT.items()})
     contents = {
         node: RecordDict({MODEL: model, CONFIG: ConfigRecord({"round": 2, "sites": ["a", "b"], "line": node})})
         for node in range(2, 2 + count)
     }
-    return [Message(content, node, "train") for node, content in contents.items()]
+    return [Message(content, node, kind) for node, content in contents.items()]
 
 
 def framed(arrays=MODEL_SENT, **words):
@@ -100,14 +101,21 @@ def framed(arrays=MODEL_SENT, **words):
     return RecordDict({f"frame-{n}": ConfigRecord(piece) for n, piece in enumerate(pieces_of(frame))})
 
 
-def test_an_order_goes_out_as_the_pieces_of_a_frame_and_nothing_else(link):
-    grid, asked = FrameMail(link), orders()
+@pytest.mark.parametrize(("kind", "calls"), [("train", 1), ("query.help", 1), ("query", 3)])
+def test_small_orders_go_out_whole_in_one_call_and_the_first_question_as_pieces(link, kind, calls):
+    """Pieces are what a site of an older release answers too, so that it can be told that it is."""
+    grid, asked = FrameMail(link), orders(kind=kind)
 
     grid.push_messages(asked)
 
-    assert len(link.pushed) == len({order.metadata.message_id for order in asked}) == 3
-    for order in asked:
-        words, arrays = from_frame(join_pieces([ConfigRecord.inflate(link.objects[order.metadata.message_id])]))
+    assert link.calls == calls
+    assert len({order.metadata.message_id for order in asked}) == 3
+    assert len(link.pushed) == (3 if kind == "query" else 0)
+    for order, sent in zip(asked, link.sent, strict=True):
+        content = sent.content.config_records.values()
+        if kind == "query":
+            content = [ConfigRecord.inflate(link.objects[order.metadata.message_id])]
+        words, arrays = from_frame(join_pieces(content))
         assert words == {CONFIG: {"round": 2, "sites": ["a", "b"], "line": order.metadata.dst_node_id}}
         assert {name: a.tobytes() for name, a in arrays.items()} == {
             f"{MODEL}/{name}": a.tobytes() for name, a in MODEL_SENT.items()
@@ -115,15 +123,28 @@ def test_an_order_goes_out_as_the_pieces_of_a_frame_and_nothing_else(link):
     assert [order.metadata.message_id for order in asked] == [sent.metadata.message_id for sent in link.sent]
 
 
-@pytest.mark.parametrize("is_bare", [True, False])
-def test_an_answer_is_read_as_pieces_and_as_flowers_own_program_sends_it(link, is_bare):
+@pytest.mark.parametrize(("is_ours", "whole"), [(True, False), (False, False), (True, True)])
+def test_an_answer_is_read_whole_as_pieces_and_as_flowers_own_program_sends_it(link, is_ours, whole):
     grid, asked = FrameMail(link), orders(1)
     grid.push_messages(asked)
-    link.answers(link.sent[0], framed(), is_bare)
+    link.answers(link.sent[0], framed(), is_ours, whole)
+    if whole:
+        link.objects.clear()
 
     reply = grid.pull_messages([asked[0].metadata.message_id])[0]
 
     assert list(reply.content[MODEL]) == ["b", "a"]
+    assert len(link.confirmed) == (not whole)  # nothing of it is kept by the SuperLink
+
+
+def test_a_long_run_goes_on_in_pieces_which_leave_nothing_behind(link, monkeypatch):
+    monkeypatch.setattr(run_grid, "MOST_WHOLE", 2)
+    grid, asked = FrameMail(link), orders(5)
+
+    grid.push_messages(asked)
+
+    assert sorted(len(sent.content) for sent in link.sent) == [0, 0, 0, 1, 1]
+    assert len(link.pushed) == 3
 
 
 def test_all_answers_come_with_one_question_to_the_bit_and_in_the_order_of_the_model(link):
@@ -158,6 +179,7 @@ def test_who_is_still_sending_keeps_nobody_waiting(link):
     assert len(then) == 1
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(
     ("body", "why"),
     [
@@ -170,10 +192,10 @@ def test_who_is_still_sending_keeps_nobody_waiting(link):
         (framed(config={"x": None}), "cannot be read"),
     ],
 )
-def test_an_answer_that_cannot_be_read_is_one_sites_fault_alone(link, body, why):
+def test_an_answer_that_cannot_be_read_is_one_sites_fault_alone(link, body, why, whole):
     grid, asked = FrameMail(link), orders(2)
     grid.push_messages(asked)
-    link.answers(link.sent[0], body)
+    link.answers(link.sent[0], body, whole=whole)
     link.answers(link.sent[1], framed())
 
     bad, good = [grid.pull_messages([order.metadata.message_id])[0] for order in asked]
@@ -192,6 +214,18 @@ def test_an_answer_in_thousands_of_pieces_is_refused_before_one_is_fetched(link,
     (refused,) = grid.pull_messages([asked[0].metadata.message_id])
 
     assert "it is in too many pieces" in refused.error.reason
+
+
+def test_a_whole_answer_that_is_too_large_is_refused(link, monkeypatch):
+    monkeypatch.setattr(run_grid, "MOST_BESIDE", 0)
+    monkeypatch.setattr(run_grid, "MOST_TIMES", 1)
+    grid, asked = FrameMail(link), orders(1)
+    grid.push_messages(asked)
+    link.answers(link.sent[0], framed({"b": np.zeros(10**5)}, order=["arrays/b"]), whole=True)
+
+    (refused,) = grid.pull_messages([asked[0].metadata.message_id])
+
+    assert (refused.error.code, "too large" in refused.error.reason) == (run_grid.REFUSED, True)
 
 
 def test_an_answer_that_is_gone_is_lost_and_one_that_is_too_large_is_not_fetched(link, monkeypatch):
