@@ -258,7 +258,7 @@ def check_header(frame: "DataFrame") -> None:
             "numbers. Put a line with the columns' names before it"
         )
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise DataError(f"{len(twice)} duplicate column names, {twice[0]!r} first; give every column its own")
+        raise DataError(f"{len(twice)} duplicate column names; give every column its own", file=f"column {twice[0]!r}")
 
 
 def common_columns(frames: Mapping[str, "DataFrame"], left_out: set[str]) -> list[str]:

@@ -394,3 +394,16 @@ def test_no_refusal_tells_the_coordinator_a_count_or_the_name_of_a_column(statio
 
     assert "some of the " in words or "text where numbers are expected" in words
     assert not re.search(r"\d|genotype", words)
+
+
+def test_a_column_that_stands_twice_is_named_at_its_site_alone(stations):
+    table = stations["laboratory"].data
+    first, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([f"{first},genotype,genotype", *(f"{row},1,2" for row in rows)]))
+
+    message = Message("coordinator", "laboratory", "blind", {"parties": list(NAMES)})
+
+    words = Carrier(stations).ask(message, 1)[0]["error"]
+
+    assert "duplicate column names" in words
+    assert "genotype" not in words

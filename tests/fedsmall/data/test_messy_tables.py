@@ -74,7 +74,7 @@ ERRORS: dict[str, tuple[dict[str, str | bytes], dict[str, Any], str]] = {
     "a column twice": (
         {"a.csv": "age,age,ill\n1,2,0\n3,4,1\n"},
         {},
-        "site 'a': 1 duplicate column names, 'age' first; give every column its own",
+        "site 'a', column 'age': 1 duplicate column names; give every column its own",
     ),
     "a column to drop that is not there": (
         {"a.csv": GOOD},

@@ -196,7 +196,7 @@ N = (np.ones((4, 2)), np.arange(4) % 2)
         ({"bonn": (X.assign(ill=Y), Y)}, SEX, "site 'bonn': 'ill' is a column of x, and the label has that name"),
         ({"bonn": (X, Y[:5])}, SEX, "site 'bonn': what is predicted has 1 columns of 5 rows; .* 24 rows"),
         ({"bonn": (X, Y.where(Y > 0))}, {**SEX, "classes": [0, 1]}, "site 'bonn': column 'ill' is empty in 12 of 24"),
-        ({"bonn": (concat([X, X], axis=1), Y)}, SEX, "site 'bonn': 4 duplicate column names"),
+        ({"bonn": (concat([X, X], axis=1), Y)}, SEX, "site 'bonn', column 'age': 4 duplicate column names"),
         ({"bonn": (X, X["age"].round())}, SEX, "the label has that name"),
         ({"bonn": (X, Y)}, {"categoricl": ["sex"]}, "no option 'categoricl'. Did you mean 'categorical'"),
         ({"bonn": N}, {"categorical": ["sex"]}, "arrays have no option 'categorical'"),

@@ -266,7 +266,7 @@ HEADERS = {
     "no header": bad(BODY, "the first line looks like a patient", label="0"),
     "no header, and a patient of whom two values are alike": bad("50,1,1\n" + BODY, "looks like a patient", label="1"),
     "a header of numbers that count": good("0,1,2\n" + BODY, label="2"),
-    "a column twice": bad(GOOD.replace("age,dose", "age,age"), "1 duplicate column names, 'age' first"),
+    "a column twice": bad(GOOD.replace("age,dose", "age,age"), "column 'age': 1 duplicate column names"),
     "a column without a name": good(rows(line="{row},{age},{dose},{ill}", head=",age,dose,ill")),
     "most columns without a name": bad(GOOD.replace("age,dose,ill", ",,ill"), "the first line is no header"),
     "blanks around names": good(GOOD.replace("age,dose,ill", " age , dose , ill ")),
