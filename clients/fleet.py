@@ -140,21 +140,21 @@ class Fleet:
 
         ``again``: a killed program may have sent a part; a server that showed an answer takes the rest without asking.
         """
-        is_whole = reply.has_error() or (whole and message_to_proto(reply).ByteSize() <= WHOLE_BYTES)
         pieces = [reply] if reply.has_error() else [reply.content[key] for key in sorted(reply.content)]
         with no_object_id_recompute():
             objects = {piece.object_id: piece for piece in pieces}
         first, *others = (ObjectTree(object_id=name) for name in objects)
         first.children.extend(others)
         reply.metadata.__dict__["_message_id"] = first.object_id
+        whole = whole or reply.has_error()
+        sent = message_to_proto(reply if whole else remove_content_from_message(reply))
+        if sent.ByteSize() > WHOLE_BYTES:
+            sent, whole = message_to_proto(remove_content_from_message(reply)), False
         request = PushMessagesRequest(
-            node=self.node,
-            messages_list=[message_to_proto(reply if is_whole else remove_content_from_message(reply))],
-            message_object_trees=[first],
-            clientapp_runtime_list=[seconds],
+            node=self.node, messages_list=[sent], message_object_trees=[first], clientapp_runtime_list=[seconds]
         )
         asked = self._call(lambda: self.client.PushMessages(request))
-        for name in [name for name in objects if not is_whole and (again or name in asked.objects_to_push)]:
+        for name in [name for name in objects if not whole and (again or name in asked.objects_to_push)]:
             part = PushObjectRequest(
                 node=self.node,
                 run_id=reply.metadata.run_id,

@@ -131,8 +131,6 @@ class SiteAgent:
         message, run = arrival.message, arrival.message.metadata.run_id
         try:
             frame = self._content(arrival)
-            if not message.content:
-                self.fleet.confirm(arrival)
             reason = self._refused(run)
             return refusal(message, reason) if reason else answer_of(message, frame, self.data_process, self.sign)
         except FrameError as error:
@@ -156,7 +154,9 @@ class SiteAgent:
                 pieces.append(ConfigRecord.inflate(content))
             except Exception:  # whatever Flower raises over bytes that another made
                 raise FrameError("an object of it is no piece") from None
-        return join_pieces(pieces)
+        frame = join_pieces(pieces)
+        self.fleet.confirm(arrival)
+        return frame
 
     def _refused(self, run: int) -> str:
         if run not in self.runs:

@@ -379,13 +379,13 @@ class FrameMail:
                 tree.children.extend(ObjectTree(object_id=name) for name in list(own)[1:])
             protos = [message_to_proto(sent if whole else remove_content_from_message(sent)) for sent in messages]
             order = PushAppMessagesRequest(messages_list=protos, message_object_trees=trees)
-            asked = self.grid._runtime_client.PushMessages(order)
+            asked, objects = self.grid._runtime_client.PushMessages(order), ChainMap(*pieces)
             for name in () if whole else asked.objects_to_push:
                 part = PushObjectRequest(
                     node=self.grid.node,
                     run_id=self.grid.run.run_id,
                     object_id=name,
-                    object_content=ChainMap(*pieces)[name].deflate(),
+                    object_content=objects[name].deflate(),
                     session_id=asked.session_id,
                 )
                 self.grid._runtime_client.PushObject(part)

@@ -1,10 +1,12 @@
 """An answer that was sent in part is sent whole by the program that comes after; over Flower's own state of objects."""
 
+import tracemalloc
+
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.serde import message_from_proto
 from flwr.proto.fleet_pb2 import PushMessagesResponse
-from flwr.proto.message_pb2 import PushObjectResponse
+from flwr.proto.message_pb2 import ObjectTree, PushObjectResponse
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
@@ -96,6 +98,22 @@ def test_an_answer_that_nobody_waits_for_is_taken_by_nobody(fleet):
     fleet.client.shown = True
 
     fleet.push(answer(), 0.1, again=True)
+
+
+def test_what_a_server_keeps_of_whole_messages_is_as_small_as_is_said(fleet):
+    """strategies/server/grid.py says 3 kB for an order and its answer, and how many of them a run may have."""
+    state, count = fleet.client.state, 500
+    names = [f"{number:064x}" for number in range(2 * count)]
+    tracemalloc.start()
+
+    session = state.start_session(RUN)
+    for order, its_answer in zip(names[::2], names[1::2], strict=True):
+        state.preregister_object_tree(ObjectTree(object_id=order), session)
+        state.preregister_object_tree(ObjectTree(object_id=its_answer), state.start_session(RUN))
+
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 1000 < kept / count < 3000
 
 
 @pytest.mark.parametrize("size", [10, 1 << 20])

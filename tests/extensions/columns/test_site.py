@@ -400,7 +400,6 @@ def test_a_column_that_stands_twice_is_named_at_its_site_alone(stations):
     table = stations["laboratory"].data
     first, *rows = table.read_text().splitlines()
     table.write_text("\n".join([f"{first},genotype,genotype", *(f"{row},1,2" for row in rows)]))
-
     message = Message("coordinator", "laboratory", "blind", {"parties": list(NAMES)})
 
     words = Carrier(stations).ask(message, 1)[0]["error"]
