@@ -91,12 +91,10 @@ def keep(
 def load_kept(folder: Path, what: str) -> Stored | None:
     """A package of the run's "common" or "own" model; None where it is not kept."""
     shelf = Shelf(folder / FOLDER)
-    if (about := shelf.words(ABOUT)) is None:
+    about, item = shelf.words(ABOUT), shelf.get(what)
+    if about is None or item is None or not item.arrays:
         return None
     record = About.model_validate_json(json.dumps(about))
-    item = shelf.get(what)
-    if item is None or not item.arrays:
-        return None
     task, words, whose = task_from(record.task), item.words or {}, GLOBAL if what == GLOBAL else record.site
     measured = {name: float(value) for name, value in words.get("said", {}).items() if name != EXAMPLES}
     rounds = int(words["t"]) if record.plan.may_end_early and "t" in words else record.plan.rounds

@@ -104,7 +104,6 @@ class StayingMemory:
         if not held:
             return None
         model, sent, reference = (split(held, part) for part in MODELS)
-
         return Kept(model, sent, reference, int(held["of"]), int(held["since"]))
 
     def keep(self, kept: Kept) -> None:

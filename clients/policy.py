@@ -270,9 +270,8 @@ def policy_from(values: dict[str, Any]) -> Policy:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise PolicyError(
-            f"the policy's {key!r}: {first['msg'].lower()}; known: {', '.join(Policy.model_fields)}"
-        ) from None
+        known = ", ".join(Policy.model_fields)
+        raise PolicyError(f"the policy's {key!r}: {first['msg'].lower()}; known: {known}") from None
 
 
 MINUTE_S = 60.0

@@ -22,7 +22,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN
-from fedsmall.planning.validation import leaving_comm_rounds
+from fedsmall.planning.validation import check_task, leaving_comm_rounds
 from fedsmall.privacy.discrete_gaussian import keyed_words
 from fedsmall.privacy.patient_level import check_patient_level
 from fedsmall.privacy.reading import distances_to_others, layers_read, records_read
@@ -50,6 +50,7 @@ def check_released(plan: Plan, raw: RawSite) -> int:
     model = initial_model(plan, raw.task)
     buffers = [name for name in model if is_buffer(name)]
     check_features(plan)
+    check_task(plan, raw.task)
     check_private(plan, leaving_comm_rounds(plan), buffers)
     if plan.privacy.is_patient_level:
         check_patient_level(plan, buffers)

@@ -103,6 +103,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _remedy(text: str, reason: str) -> str:
+    if reason.startswith(("Cannot overwrite", "Cannot declare")):  # tomllib's words
+        return "; what stands there is given twice: keep one"
     place = re.search(r"at line (\d+)", reason)
     lines = text.split("\n")
     line = lines[int(place[1]) - 1] if place and int(place[1]) <= len(lines) else ""

@@ -52,14 +52,10 @@ def join(parts: Iterable[Samples]) -> Samples:
         if len(shapes) > 1:
             raise DataError(f"{called} of shapes {shapes[0]} and {shapes[1]} cannot go into one model; make them equal")
     x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
-    patients, digests = (_all_of([getattr(part, known) for part in parts]) for known in ("patients", "digests"))
+    known = ([getattr(part, what) for part in parts] for what in ("patients", "digests"))
+    patients, digests = (None if any(of is None for of in each) else np.concatenate(each) for each in known)
     groups = {column: np.concatenate([part.groups[column] for part in parts]) for column in parts[0].groups}
     return Samples(x, y, patients, groups, digests=digests)
-
-
-def _all_of(known: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    held = [part for part in known if part is not None]
-    return np.concatenate(held) if len(held) == len(known) else None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from fedsmall.data.preparation import COUNT_FLOOR, YES_OR_NO, Preparation, Scali
 from fedsmall.data.preparation import sums as sums_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.errors import DataError, PlanError
+from fedsmall.files import list_some
 from fedsmall.methods import check_known
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
@@ -294,11 +295,11 @@ def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, 
     """Notes on the ``sites`` that a ``pool`` was dealt to, and on the common ``test`` set, if ``given`` beside it."""
     single = sum(site.train.y.ndim == 1 and len(np.unique(site.train.y)) == 1 for site in sites)
     notes = [f"{single} of {len(sites)} sites hold samples of one class only"] if single else []
-    notes += [
-        f"{site.name} did not contribute to standardising {', '.join(withheld)} (fewer than {site.floor} values)"
-        for site in sites
-        if site.floor > 1 and (withheld := site.withheld())
-    ]
+    few: dict[str, list[str]] = {}  # sites by what they withhold
+    for site in sites:
+        if site.floor > 1 and (withheld := ", ".join(site.withheld())):
+            few.setdefault(f"{withheld} (fewer than {site.floor} values)", []).append(site.name)
+    notes += [f"{list_some(names)} did not contribute to standardising {what}" for what, names in few.items()]
     notes += [*_note_patients(sites, test), *_note_twins(sites, test, bool(pool.test))]
     if type(plan.test) is int and len(test) != plan.test:
         notes.append(f"test = {plan.test}, and {len(test)} are held out: patients and equal samples stay together")

@@ -43,7 +43,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
         check_stop(plan)
     if method.tree is not None:
         measure(method.tree.diversity)
-    _check_task(plan, task)
+    check_task(plan, task)
     if method.adds_intercepts:
         check_intercepts(task)
     if plan.recipe.augment is not None:
@@ -126,7 +126,8 @@ def parameter_count(plan: Plan, task: Task) -> int:
     return sum(model[name].size for name in parameters_of(model))
 
 
-def _check_task(plan: Plan, task: Task) -> None:
+def check_task(plan: Plan, task: Task) -> None:
+    """Raise PlanError where a plan asks what its task's kind of outcome has not."""
     weights, tree = plan.recipe.class_weights, plan.method.tree
     if weights is not None and task.kind != "classes":
         raise PlanError(f"class_weights are for classes, and this task predicts {task.kind}. Leave them out.")

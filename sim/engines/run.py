@@ -50,8 +50,7 @@ class RunRecord(Outcome):
     (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none; ``unseen`` what it says of
     training samples that it had not seen, by which its ``thresholds`` are found, and its ``recalibration`` (intercept,
     slope, and metrics after it). ``own`` are the models that sites trained last, where asked for, and Central's;
-    ``at_home`` losses at each site
-    (:mod:`fedsmall.sim.engines.at_home`); ``importance`` what shuffling a column costs.
+    ``at_home`` losses at each site (:mod:`fedsmall.sim.engines.at_home`); ``importance`` what shuffling a column costs.
     """
 
     plan: Plan

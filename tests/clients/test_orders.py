@@ -18,6 +18,7 @@ from tests.clients.test_data_process import AS_IT_IS, NAMES, config, order, plan
 OTHER_PLAN = "the plan is another than that that this run's sites received"
 OTHER_SITES = "the order is for other sites than those with which this run began"
 EVERY_KIND = ("roll", "scaling", "train", "evaluate", VALIDATE, BALANCE)
+SIZES = {"csv": "hospital.csv", "target": "mean radius", "features": ["mean texture"]}
 LONG = Recipe(lr=0.05, batch=8, local_steps=300_000)  # half a minute and more
 
 
@@ -99,6 +100,20 @@ def test_class_weights_become_numbers_once_and_a_resumed_run_calls_the_roll_as_a
     assert "error" not in anew(station).answer("roll", config(balanced), {})[0]
     assert OTHER_PLAN in refused(anew(station), "train", order(2, the_plan=balanced), model)
     assert "error" not in anew(station).answer("train", order(2, the_plan=agreed), model)[0]
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "line"),
+    [
+        (SIZES, {"recipe": Recipe(class_weights=(0.5, 1.5))}, "class_weights are for classes"),
+        (plan().task, {"recipe": Recipe(class_weights=(1.0,))}, "class_weights has 1 numbers"),
+        (SIZES, {"threshold": 0.5}, "threshold says who is called positive"),
+    ],
+)
+def test_a_plan_that_no_honest_server_sends_for_such_an_outcome_is_refused_in_a_line(station, task, settings, line):
+    crafted = plan().model_copy(update={"task": task, **settings})
+
+    assert line in refused(station, "roll", config(crafted))
 
 
 def more(model, number):

@@ -97,6 +97,7 @@ def test_a_spent_budget_stops_the_site(epsilon):
         ('devices = ["gpu"]', "'devices.0': value error, a device is"),
         ("tasks = [", "not TOML"),
         ("tasks = [\u201cmine\u201d]", "not TOML: .*write straight ones"),
+        ("least_sites = 3\nleast_sites = 4", "not TOML: .*; what stands there is given twice: keep one"),
         ("least_sites = 3".encode("utf-16"), "not TOML: it is in UTF-16"),
         (None, "no policy file; without one this site allows nothing"),
         (Path.mkdir, "cannot be read: Is a directory"),

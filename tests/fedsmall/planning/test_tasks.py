@@ -239,6 +239,18 @@ def test_a_site_says_of_which_features_it_tells_nothing():
 
 
 @HEART
+def test_sites_that_withhold_the_same_are_noted_in_one_line(tmp_path):
+    doses = {"a": [1, 2, 3], "b": [4], "c": list(range(20)), "d": [], "e": [5, 6, 7]}
+    for site, known in doses.items():
+        rows = [f"{i},{known[i] if i < len(known) else '?'},{i % 2}\n" for i in range(20)]
+        (tmp_path / f"{site}.csv").write_text("age,dose,ill\n" + "".join(rows))
+    asked = natural({"csv": str(tmp_path), "label": "ill"}).model_copy(update={"partition": {"natural": "file"}})
+
+    noted = [note for note in build_federation(asked).notes if "did not contribute" in note]
+
+    assert noted == ["a, b, d, e did not contribute to standardising dose (fewer than 5 values)"]
+
+
 def test_natural_sites_refuse_another_number_of_sites_and_more_samples_than_they_hold():
     with pytest.raises(PlanError, match="come from 4 sites and sites = 3"):
         build_federation(natural(sites=3, partition={"natural": "hospital"}), DATA)

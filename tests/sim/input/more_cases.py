@@ -351,7 +351,7 @@ SCENARIOS = {
     "a key that nobody knows": scenario(TABLE + "site = 3\n", "site"),
     "a model that nobody knows": scenario(TABLE + 'model = "mpl"\n', "mpl"),
     "not TOML": scenario("task = {csv\n", "is not TOML"),
-    "TOML with a key twice": scenario(TABLE + "sites = 4\n", "is not TOML"),
+    "TOML with a key twice": scenario(TABLE + "sites = 4\n", "is not TOML.*given twice: keep one"),
 }
 
 
