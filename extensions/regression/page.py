@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from fedsmall.data.federation import task_from
 from fedsmall.data.outcomes import Amount
-from fedsmall.data.preparation import Columns
+from fedsmall.data.preparation import Columns, Scaling
 from fedsmall.evaluation.metrics import by_digits
 from fedsmall.extensions.regression import forest
 from fedsmall.extensions.regression import model as form
@@ -25,8 +25,9 @@ RATIOS |= dict.fromkeys(("hazard", "cox"), "hazard ratio")
 AGAIN = ', or with several samples of one (robust = "patients" is for these)'
 ROBUST = {False: "", True: ", robust by site", "patients": ", robust by patient"}
 CAPTION = (
-    "{} (seed {}): penalty {:g}. By one standard deviation of a column, in brackets, or for its values; intervals are "
-    "95%, Wald's{}{}. They are too short of columns chosen by these patients{}."
+    "{} (seed {}): penalty {:g}. By one standard deviation, in brackets, of a column or of its public range evenly "
+    "filled, or for its values; intervals are 95%, Wald's{}{}. They are too short of columns chosen by these "
+    "patients{}."
 )
 OF_RATIOS = (
     "Wilks' test of the added terms together, on the training samples of both: its chi-squared is twice the gain in "
@@ -111,28 +112,29 @@ def rows_of(stored: Stored, plan_run: PlanRun) -> dict[str, np.ndarray]:
     A column is by one standard deviation, which its name says, and one of 0 and 1 by 1. A value of a category is held
     against the first or against none of those listed: coefficients of values that exclude each other say nothing alone.
     """
-    prepared = stored.package.preparation.model_copy(update={"dtype": "float64"})
     names = terms_of(stored.package.learns, settings_of(plan_run.plan)).names
     terms = dict(zip(names, np.eye(len(names)), strict=True))
+    prepared = stored.package.preparation
     if not isinstance(form := prepared.form, Columns):
         return terms
-    zero, one = (prepared.inputs(np.full((1, *prepared.shape), value))[0] for value in (0.0, 1.0))
-    step, share = (dict(zip(form.feature_names, of, strict=True)) for of in (one - zero, -zero / (one - zero)))
+    scaled, none = prepared.ranges or prepared.agreed, np.zeros(prepared.shape)
+    scaling = scaled.scaling(none.shape) if scaled else Scaling(none, none + 1)
+    mean, spread = (dict(zip(form.feature_names, of.tolist(), strict=True)) for of in (scaling.mean, scaling.scale))
     rows: dict[str, np.ndarray] = {}
     for term, made in terms.items():
         column, _, value = term.partition("=")
         alike = [f"{column}={other}" for other in form.categories.get(column, ())]
-        if term not in step:  # a product
+        if term not in spread:  # a product
             rows[term] = made
-        elif not alike and abs(step[term] ** -2 - share[term] * (1 - share[term])) < CODED:
-            rows[f"{term}: 1 against 0"] = made * step[term]
+        elif not alike and abs(spread[term] ** 2 - mean[term] * (1 - mean[term])) < CODED:
+            rows[f"{term}: 1 against 0"] = made / spread[term]
         elif not alike:
-            rows[f"{term} (by {by_digits(1 / step[term], 3)})"] = made
-        elif not terms.keys() >= set(alike) or 0 < sum(share[other] for other in alike) < 1 - NONE:
-            rows[f"{column}: {value} against others"] = made * step[term]
+            rows[f"{term} (by {by_digits(spread[term], 3)})"] = made
+        elif not terms.keys() >= set(alike) or 0 < sum(mean[other] for other in alike) < 1 - NONE:
+            rows[f"{column}: {value} against others"] = made / spread[term]
         elif term != alike[0]:
             first = form.categories[column][0]
-            rows[f"{column}: {value} against {first}"] = made * step[term] - terms[alike[0]] * step[alike[0]]
+            rows[f"{column}: {value} against {first}"] = made / spread[term] - terms[alike[0]] / spread[alike[0]]
     return rows
 
 

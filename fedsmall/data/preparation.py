@@ -328,11 +328,10 @@ class Ranges(Frozen):
         """The same as arrays of ``shape``."""
         return np.array(self.low).reshape(shape), np.array(self.high).reshape(shape)
 
-    def apply(self, x: np.ndarray) -> np.ndarray:
-        """``x`` (samples, *shape), cut to its range and brought to mean 0 and spread 1 of what fills it; NaN stays."""
-        low, high = self.ends(x.shape[1:])
-        scaled: np.ndarray = (np.clip(x, low, high) - (low + high) / 2) / ((high - low) / np.sqrt(12))
-        return scaled
+    def scaling(self, shape: tuple[int, ...]) -> Scaling:
+        """The middles of the ranges, and the spreads of what fills them, as arrays of ``shape``."""
+        low, high = self.ends(shape)
+        return Scaling((low + high) / 2, (high - low) / np.sqrt(12))
 
 
 class Agreed(Frozen):
@@ -400,11 +399,9 @@ class Preparation(Frozen):
         elif x.dtype == np.uint8:
             ready = _scale_bytes(x)
         else:
-            ready = self.ranges.apply(x) if self.ranges is not None else x
-            if self.agreed is not None:
-                ready = apply(self.agreed.scaling(x.shape[1:]), ready)
-            # scaled by ranges, a missing value is the middle of its range
-            ready = np.where(np.isnan(ready), 0.0, ready)
+            within = x if self.ranges is None else np.clip(x, *self.ranges.ends(x.shape[1:]))
+            scaled = self.ranges or self.agreed  # by ranges a missing value is the middle of its range
+            ready = np.where(np.isnan(x), 0.0, x) if scaled is None else apply(scaled.scaling(x.shape[1:]), within)
         return np.ascontiguousarray(ready, dtype=self.dtype)
 
     def unusual(self, x: np.ndarray) -> np.ndarray:

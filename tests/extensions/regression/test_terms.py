@@ -204,6 +204,18 @@ def test_a_value_that_a_hospital_lacks_is_not_determined_there(patients, tmp_pat
     assert "ward: C against A not determined" in text
 
 
+@pytest.mark.parametrize(
+    ("times", "ranges", "steps"),
+    [(1, {"ranges": {"age": [20, 110], "days": [10, 60]}}, ["26", "14.4"]), (1e29, {}, ["9.03e+29", "10.5"])],
+)
+def test_a_column_far_from_zero_is_by_its_own_step(patients, tmp_path, times, ranges, steps):
+    patients = patients.assign(age=times * patients["age"])[["age", "days", "ill", "hospital"]]
+
+    done = ridge_on(patients, tmp_path, {"label": "ill", **ranges}, {})
+
+    assert re.findall(r"\w+ \(by (\S+)\)", page_of(done)) == steps
+
+
 def test_a_package_predicts_with_its_offset_in_the_unit_of_rows(falls, patients):
     model = predictor_of(falls.packages_of(falls.done[1])[:1])
     rows = patients.drop(columns=["ill", "falls"]).head(5)
