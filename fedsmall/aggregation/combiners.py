@@ -164,10 +164,8 @@ class Summed(Combiner):
 def check_enough(sites: int, t: int, least: int = LEAST) -> None:
     """Raise ReplyError where too few sites are left for a secure sum at round ``t``."""
     if sites < least:
-        raise ReplyError(
-            f"At round {t} {sites} sites are left for a secure sum, of which {least} at least must be; wait until "
-            "the others are back."
-        )
+        few = f"a secure sum has {sites} of the {least} sites that it takes at least"
+        raise ReplyError(f"At round {t} {few}; wait until the others are back.")
 
 
 def combiner_for(plan: Plan) -> Combiner:

@@ -114,7 +114,8 @@ def check_radon(models: int, parameters: int) -> Filling:
     """How that many models fill an iterated Radon point. Raises PlanError for fewer than parameters + 2."""
     filling = Filling(models, parameters)
     if models < filling.radon_number:
-        size = f"at most {models - 2} parameters" if models > 2 else "even one parameter takes three models"
+        most = f"at most {models - 2} parameter{'s' * (models > 3)}"
+        size = most if models > 2 else "even one parameter takes three models"
         raise PlanError(
             f"Radon aggregation of a {parameters}-parameter model takes at least r = parameters + 2 = "
             f"{filling.radon_number} models; this run has {models}. "

@@ -148,8 +148,8 @@ def _suspect_events(parts: Mapping[str, Part], positive: Values, features: int, 
     what, sought = ("with the event", (1,)) if of_times else ("of the rarer class", (0, 1))
     whose = {site: np.arange(len(part.y)) if part.patients is None else part.patients for site, part in parts.items()}
     events = min(sum(len(np.unique(whose[site][held == of])) for site, held in positive.items()) for of in sought)
-    few = f"{events} patient{'s' * (events != 1)} {what} for {features} columns, fewer than {FEW_EVENTS} for each"
-    notes = [f"{few}: expect wide intervals"] * (events < FEW_EVENTS * features)
+    few = f"{events} patient{'s' * (events != 1)} {what} for {features} column{'s' * (features != 1)}, fewer than"
+    notes = [f"{few} {FEW_EVENTS} for each: expect wide intervals"] * (events < FEW_EVENTS * features)
     lone = [site for site, held in positive.items() if not of_times and len(np.unique(held)) == 1 < len(positive)]
     return notes + ([f"one class only at {', '.join(lone)}"] if lone else [])
 

@@ -136,7 +136,7 @@ def test_a_secure_sum_of_two_sites_is_refused():
     model = initial_model(plan, TASKS["two"])
     updates = Updates(("a", "b"), {n: np.stack([a, a]) for n, a in model.items()}, None, np.ones(2))
 
-    with pytest.raises(ReplyError, match="2 sites are left for a secure sum"):
+    with pytest.raises(ReplyError, match="a secure sum has 2 of the 3 sites"):
         GrowTrees(plan).combine(model, updates, 1)
 
 

@@ -347,7 +347,7 @@ def test_a_secure_sum_of_two_sites_is_refused():
     model = initial_model(plan, task)
     updates = Updates(("a", "b"), {n: np.stack([a, a]) for n, a in model.items()}, None, np.ones(2))
 
-    with pytest.raises(ReplyError, match="2 sites are left for a secure sum"):
+    with pytest.raises(ReplyError, match="a secure sum has 2 of the 3 sites"):
         NewtonStep(plan).combine(model, updates, 1)
 
 
@@ -393,7 +393,7 @@ def test_a_sum_whose_noise_is_shared_is_not_made_of_fewer_sites_than_it_needs():
     model = initial_model(plan, TWO)
     updates = Updates(tuple("abcd"), {form.SUMS: np.zeros((4, *model[form.SUMS].shape))}, None, np.ones(4))
 
-    with pytest.raises(ReplyError, match="4 sites are left for a secure sum, of which 5 at least must be"):
+    with pytest.raises(ReplyError, match="a secure sum has 4 of the 5 sites"):
         NewtonStep(plan).combine(model, updates, 1)
     table = RoutingTable(plan, tuple("abcde"))  # by which decryptors open
     assert (table.least_in_sum(1, 0), table.least_in_sum(1, 0, of="worth")) == (5, 3)

@@ -299,7 +299,7 @@ def test_a_float32_model_is_scaled_in_float64() -> None:
 
 @pytest.mark.parametrize("sites", [1, 2])
 def test_fewer_than_three_sites_make_no_sum(sites: int) -> None:
-    with pytest.raises(ReplyError, match=f"At round 4 {sites} sites are left for a secure sum, of which 3 at least"):
+    with pytest.raises(ReplyError, match=f"At round 4 a secure sum has {sites} of the 3 sites"):
         combiner_for(plan_of()).combine(COMMON, updates_of(sites), 4)
     assert combiner_for(plan_of()).combine(COMMON, updates_of(3), 4)
 

@@ -177,7 +177,7 @@ def test_events_in_words_are_events_and_few_are_said(fedsmall, tmp_path, every, 
     code, said, complained = fedsmall("new", "patients.csv", "--time", "time", "--event", "status")
 
     assert (code, complained) == (0, "")
-    assert (f"{79 // every} patients with the event for 1 columns" in " ".join(said.split())) == is_said
+    assert (f"{79 // every} patients with the event for 1 column," in " ".join(said.split())) == is_said
 
 
 @pytest.mark.parametrize(("numbers", "predicted"), [(10, "classes"), (11, "target")])

@@ -136,7 +136,7 @@ def test_a_sum_of_which_too_few_are_left_ends_the_run_in_a_line() -> None:
     federation = table(plan, 4, wild=(0, 1))
 
     for run in (lambda: batched(plan, federation), loop_of(plan, federation).run):
-        with pytest.raises(ReplyError, match="At round 2 2 sites are left for a secure sum"):
+        with pytest.raises(ReplyError, match="At round 2 a secure sum has 2 of the 3 sites"):
             run()
 
 
