@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsmall.data.preparation import COUNT_FLOOR
 from fedsmall.data.sources.labels import by_size, spelling_key, spelt_alike
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.data.sources.tables import IDENTIFIER, MANY, MANY_VALUES, read_files, split_by_site
@@ -165,9 +166,11 @@ def look_at(
     clash = set[str]().union(*(filter(is_number, _values_of(table[c], missing)) for c in numeric))
     clash = clash.union(*(_values_of(table[c], missing) for c in (*categorical, *predicted)))
     frames = tables if site is None else split_by_site(table, site)
-    known = {"missing": tuple(sorted(missing - clash)), "categorical": tuple(categorical), "numeric": tuple(numeric)}
-    known |= {"kept": tuple(sorted(clash))}
-    return Look(frames, decimal, drop=drop, patient=patient or None, site_column=site, **known)
+    least, codes = min(COUNT_FLOOR, max(map(len, frames.values()))), [*missing]
+    told = [c for c in numeric if max(_count(of[c], codes).total() for of in frames.values()) >= least]
+    drop |= {c: f"no hospital has {COUNT_FLOOR} values, by which a column is scaled" for c in numeric if c not in told}
+    words = tuple(sorted(missing - clash)), tuple(sorted(clash))
+    return Look(frames, decimal, *words, drop, tuple(categorical), tuple(told), patient or None, site)
 
 
 def _count(cells: "Series", missing: Sequence[str] = ()) -> Counter[str]:

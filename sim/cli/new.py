@@ -130,13 +130,11 @@ def _scenario_of(
     path: str, name: str, look: Look, outcome: Mapping[str, Any], notes: Sequence[str], rows: int, is_rare: bool
 ) -> str:
     task = {"csv": path, **outcome}
-    optional = {"categorical": look.categories(), "drop": list(look.drop), "missing": list(look.missing)}
+    optional: dict[str, Any] = {"categorical": look.categories(), "drop": [*look.drop], "missing": [*look.missing]}
+    optional |= {"decimal": look.decimal.strip("."), "patient": look.patient}
     task |= {key: value for key, value in optional.items() if value}
-    task |= {"decimal": look.decimal} if look.decimal != "." else {}
-    task |= {"patient": look.patient} if look.patient else {}
     lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in notes)]
-    lines += [f"# left out: {column} ({why})" for column, why in look.drop.items()]
-    lines += [f"name = {to_toml(name)}", ""]
+    lines += [*(f"# left out: {column} ({why})" for column, why in look.drop.items()), f"name = {to_toml(name)}", ""]
     hospitals = len(look.frames) if len(look.frames) > 1 else sites_for(rows)
     if look.site_column:
         lines.append(f"partition = {{natural = {to_toml(look.site_column)}}}    # the hospitals of that column")
@@ -147,8 +145,7 @@ def _scenario_of(
     lines += ['model = "linear"              # or "mlp", with stop = {patience = 5, hold_out = 0.2} under its methods']
     lines += ["rounds = 100                  # the rate falls to nothing by then, so a linear model is at its end"]
     lines += ["seeds = [0, 1, 2, 3, 4]       # at least five, or there is no verdict"]
-    lines += ["evaluate_every = 20"]
-    lines += ['metric = "auc"'] if len(outcome.get("classes", ())) == 2 else []
+    lines += ["evaluate_every = 20", *['metric = "auc"'] * (len(outcome.get("classes", ())) == 2)]
     lines += ['threshold = "youden"          # with a rare class a half would call all patients alike'] * is_rare
     lines += ["", "[task]", *(f"{key} = {to_toml(value)}" for key, value in task.items())]
     rate = 0.02 if "target" in outcome else 0.3 if "time" in outcome or rows < FEW_ROWS * hospitals else 0.1

@@ -240,6 +240,23 @@ def test_values_that_two_hospitals_spell_differently_are_named(fedsmall, tmp_pat
     assert "- smoker has Yes and yes as values apart: write them alike" in said
 
 
+@pytest.mark.parametrize(("bonn", "ulm", "is_left_out"), [(4, 4, True), (5, 0, False), (4, 30, False)])
+def test_a_column_that_no_hospital_could_scale_is_left_out_and_named(fedsmall, tmp_path, bonn, ulm, is_left_out):
+    rows = [
+        (place, 40 + n, 9000 + 1000 * n if n < count else "", n % 2)
+        for place, count in (("bonn", bonn), ("ulm", ulm))
+        for n in range(30)
+    ]
+    write(tmp_path / "patients.csv", "hospital,age,troponin,ill", rows)
+
+    code, said, _ = fedsmall("new", "patients.csv", "--label", "ill")
+
+    assert code == 0
+    why = "left out (no hospital has 5 values, by which a column is scaled): troponin"
+    assert (why in said) == is_left_out
+    assert scenario_of(tmp_path / "mine.toml")["task"].get("drop", []) == ["troponin"] * is_left_out
+
+
 def test_columns_that_not_every_hospital_has_are_left_out_and_named(fedsmall, tmp_path):
     (tmp_path / "wards").mkdir()
     for name, columns in (("bonn", "age,Dose,ill"), ("ulm", "age,dose,ill,ward"), ("graz", "ill,age,dose")):
