@@ -212,7 +212,7 @@ def test_a_full_folder_is_seen(house):
 
 
 # may only fall; it rose for convolutions in compiled C, and by 79 lines for what runs and real sites say of themselves
-MOST = {"lines": 53_128, "modules": 286, "rooms on a circle": 0}
+MOST = {"lines": 53_125, "modules": 286, "rooms on a circle": 0}
 KEYS = [
     "divergence",
     "topology",

@@ -117,8 +117,7 @@ def rows_of(stored: Stored, plan_run: PlanRun) -> dict[str, np.ndarray]:
     prepared = stored.package.preparation
     if not isinstance(form := prepared.form, Columns):
         return terms
-    scaled, none = prepared.ranges or prepared.agreed, np.zeros(prepared.shape)
-    scaling = scaled.scaling(none.shape) if scaled else Scaling(none, none + 1)
+    scaling = prepared.scaling or Scaling(np.zeros(prepared.shape), np.ones(prepared.shape))
     mean, spread = (dict(zip(form.feature_names, of.tolist(), strict=True)) for of in (scaling.mean, scaling.scale))
     rows: dict[str, np.ndarray] = {}
     for term, made in terms.items():

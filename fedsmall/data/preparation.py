@@ -371,6 +371,12 @@ class Preparation(Frozen):
         """Whether there is anything on which sites have to agree, of features or of what is predicted."""
         return self.scaled or self.agreeing is not None
 
+    @property
+    def scaling(self) -> Scaling | None:
+        """By what features are scaled, public ranges or what the sites agreed on, each (*shape); None if by nothing."""
+        scaled = self.ranges or self.agreed
+        return None if scaled is None else scaled.scaling(self.shape)
+
     def summed_values(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """The values of which a site reports sums, (samples, numbers): scaled features, and its outcome."""
         if self.agreeing is None:
@@ -399,9 +405,8 @@ class Preparation(Frozen):
         elif x.dtype == np.uint8:
             ready = _scale_bytes(x)
         else:
-            within = x if self.ranges is None else np.clip(x, *self.ranges.ends(x.shape[1:]))
-            scaled = self.ranges or self.agreed  # by ranges a missing value is the middle of its range
-            ready = np.where(np.isnan(x), 0.0, x) if scaled is None else apply(scaled.scaling(x.shape[1:]), within)
+            within, scaling = x if self.ranges is None else np.clip(x, *self.ranges.ends(self.shape)), self.scaling
+            ready = np.where(np.isnan(x), 0.0, x) if scaling is None else apply(scaling, within)
         return np.ascontiguousarray(ready, dtype=self.dtype)
 
     def unusual(self, x: np.ndarray) -> np.ndarray:

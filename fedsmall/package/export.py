@@ -8,6 +8,7 @@ float64, "numbers" in their unit, or "survival", (rows, intervals). The file hol
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import astuple
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from fedsmall import files
 from fedsmall.data.image_files import EIGHT_BITS
 from fedsmall.data.outcomes import ORDINAL, Amount, kind_of
-from fedsmall.data.preparation import Agreed, Pixels, Preparation, Ranges
+from fedsmall.data.preparation import Pixels, Preparation
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import probabilities
 from fedsmall.files import one_line
@@ -48,7 +49,8 @@ class WithPreparation(nn.Module):
         self.network = network(*stored)
         self.deep = _deep_range(prepared)
         self.pixels, self.dtype = prepared.form.kind == "images", getattr(torch, prepared.dtype)
-        self.ranges, self.scaling = _tensors(prepared, prepared.ranges), _tensors(prepared, prepared.agreed)
+        self.ranges = [*map(torch.from_numpy, prepared.ranges.ends(prepared.shape))] if prepared.ranges else []
+        self.scaling = [*map(torch.from_numpy, astuple(prepared.scaling))] if prepared.scaling else []
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, classes) or (rows, numbers) in float64."""
@@ -74,17 +76,11 @@ class WithPreparation(nn.Module):
         ready = x.to(torch.float64)
         if self.ranges:
             low, high = self.ranges
-            cut = torch.minimum(torch.maximum(ready, low), high)
-            ready = (cut - (low + high) / 2) / ((high - low) / 12**0.5)
+            ready = torch.minimum(torch.maximum(ready, low), high)
         if self.scaling:
             mean, scale = self.scaling
             ready = (ready - mean) / scale
         return torch.where(torch.isnan(x), torch.zeros_like(ready), ready).to(self.dtype)
-
-
-def _tensors(prepared: Preparation, pair: Agreed | Ranges | None) -> list[Tensor]:
-    rows = pair.model_dump().values() if pair is not None else ()
-    return [torch.tensor(row, dtype=torch.float64).reshape(prepared.shape) for row in rows]
 
 
 def _deep_range(prepared: Preparation) -> tuple[float, float] | None:
@@ -178,12 +174,8 @@ def _make_rows(prepared: Preparation) -> np.ndarray:
     if prepared.form.kind == "images":
         return rng.integers(0, 256, (CHECKED, *prepared.shape), dtype=np.uint8)
     x = rng.normal(size=(CHECKED, *prepared.shape))
-    if prepared.agreed is not None:
-        scaling = prepared.agreed.scaling(prepared.shape)
+    if (scaling := prepared.scaling) is not None:
         x = scaling.mean + 2 * scaling.scale * x
-    if prepared.ranges is not None:
-        low, high = prepared.ranges.ends(prepared.shape)
-        x = low + (high - low) * (0.5 + x)
     if prepared.form.kind == "table" and prepared.form.missing:
         x[rng.random(x.shape) < 0.2] = np.nan
     return x.astype(np.float32).astype(np.float64)

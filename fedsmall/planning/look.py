@@ -166,11 +166,12 @@ def look_at(
     clash = set[str]().union(*(filter(is_number, _values_of(table[c], missing)) for c in numeric))
     clash = clash.union(*(_values_of(table[c], missing) for c in (*categorical, *predicted)))
     frames = tables if site is None else split_by_site(table, site)
-    least, codes = min(COUNT_FLOOR, max(map(len, frames.values()))), [*missing]
-    told = [c for c in numeric if max(_count(of[c], codes).total() for of in frames.values()) >= least]
-    drop |= {c: f"no hospital has {COUNT_FLOOR} values, by which a column is scaled" for c in numeric if c not in told}
-    words = tuple(sorted(missing - clash)), tuple(sorted(clash))
-    return Look(frames, decimal, *words, drop, tuple(categorical), tuple(told), patient or None, site)
+    large, codes = [rows for rows in frames.values() if len(rows) >= COUNT_FLOOR], [*missing]
+    sparse = [c for c in numeric if large and all(_count(rows[c], codes).total() < COUNT_FLOOR for rows in large)]
+    drop |= dict.fromkeys(sparse, f"no hospital has {COUNT_FLOOR} values, by which a column is scaled")
+    known = {"missing": tuple(sorted(missing - clash)), "kept": tuple(sorted(clash)), "categorical": tuple(categorical)}
+    known |= {"numeric": tuple(c for c in numeric if c not in sparse)}
+    return Look(frames, decimal, drop=drop, patient=patient or None, site_column=site, **known)
 
 
 def _count(cells: "Series", missing: Sequence[str] = ()) -> Counter[str]:

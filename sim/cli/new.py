@@ -131,7 +131,7 @@ def _scenario_of(
 ) -> str:
     task = {"csv": path, **outcome}
     optional: dict[str, Any] = {"categorical": look.categories(), "drop": [*look.drop], "missing": [*look.missing]}
-    optional |= {"decimal": look.decimal.strip("."), "patient": look.patient}
+    optional |= {"decimal": None if look.decimal == "." else look.decimal, "patient": look.patient}
     task |= {key: value for key, value in optional.items() if value}
     lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in notes)]
     lines += [*(f"# left out: {column} ({why})" for column, why in look.drop.items()), f"name = {to_toml(name)}", ""]

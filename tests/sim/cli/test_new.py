@@ -257,6 +257,14 @@ def test_a_column_that_no_hospital_could_scale_is_left_out_and_named(fedsmall, t
     assert scenario_of(tmp_path / "mine.toml")["task"].get("drop", []) == ["troponin"] * is_left_out
 
 
+def test_of_hospitals_that_could_scale_nothing_no_column_is_left_out_for_a_gap(fedsmall, tmp_path):
+    rows = [(place, 40 + n, "" if n else 7 + k, n % 2) for k, place in enumerate("abcdef") for n in range(4)]
+    write(tmp_path / "patients.csv", "hospital,age,troponin,ill", rows)
+
+    assert fedsmall("new", "patients.csv", "--label", "ill")[0] == 0
+    assert "drop" not in scenario_of(tmp_path / "mine.toml")["task"]
+
+
 def test_columns_that_not_every_hospital_has_are_left_out_and_named(fedsmall, tmp_path):
     (tmp_path / "wards").mkdir()
     for name, columns in (("bonn", "age,Dose,ill"), ("ulm", "age,dose,ill,ward"), ("graz", "ill,age,dose")):
